@@ -1,0 +1,152 @@
+"""Our frozen view of a flat graph with static shapes: nodes in topological order, variables as versions.
+
+Reads and writes of a resource variable are not resource edges here. A variable's value at the start of
+the step is output 0 of its `Variable` node; a node that writes variables takes the current version as an
+ordinary input (in the place of the resource operand) and yields the next version as an output.
+`ReadVariableOp` nodes are gone: their consumers refer to the version that they read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from tensorflow.core.framework import attr_value_pb2
+
+VARIABLE = "Variable"  # op of the node that stands for a variable's first version
+PLACEHOLDER = "Placeholder"
+CONST = "Const"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Static shape and dtype name (``float32`` ...) of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element; 0 for types without a fixed width (string, variant, resource)."""
+        return _ITEMSIZES.get(self.dtype, 0)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+_ITEMSIZES = {
+    name: np.dtype(name).itemsize
+    for name in "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
+} | {"bfloat16": 2, "complex64": 8, "complex128": 16}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """Output `index` of node `node`; prints as ``node:0``."""
+
+    node: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.index}"
+
+    @staticmethod
+    def parse(text: str) -> Ref:
+        node, _, index = text.rpartition(":")
+        return Ref(node, int(index)) if node else Ref(text, 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """One operator.
+
+    `inputs` are data inputs in the op's order. For a node that touches variables, the resource operands
+    are among them: `variables[i]` names the variable whose current version stands at input i.
+    `outputs` hold the op's own outputs, then one spec per variable written, in the order of
+    `writes` (names of the variables it gives a next version to).
+    `controls` are the names of nodes that must run first; only true chains of side effects remain here,
+    variables are ordered by their versions.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[Ref, ...]
+    outputs: tuple[TensorSpec, ...]
+    attrs: Mapping[str, attr_value_pb2.AttrValue]
+    controls: tuple[str, ...] = ()
+    variables: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    writes: tuple[str, ...] = ()
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        return tuple(Ref(self.name, i) for i in range(len(self.outputs)))
+
+    def version(self, variable: str) -> Ref:
+        """The version that this node writes of `variable`."""
+        own = len(self.outputs) - len(self.writes)
+        return Ref(self.name, own + self.writes.index(variable))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variable:
+    """A resource variable of the step.
+
+    `name` is unique in the graph and is the user's (``dense/kernel``, without ``:0``); `node` is the name of
+    its `Variable` node; `capture` is its position in the traced function's captures (-1: none).
+    """
+
+    name: str
+    spec: TensorSpec
+    node: str
+    capture: int = -1
+    trainable: bool = False
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.node, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A step: nodes in topological order (data, version and control edges).
+
+    `inputs`: names of the Placeholder nodes that are fed, in call order. `outputs`: what is fetched, in
+    order. `effects`: nodes that must run even when nothing fetched needs them (variable writes, prints).
+    """
+
+    nodes: Mapping[str, Node]
+    inputs: tuple[str, ...]
+    outputs: tuple[Ref, ...]
+    variables: Mapping[str, Variable]
+    effects: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def spec(self, ref: Ref) -> TensorSpec:
+        return self.nodes[ref.node].outputs[ref.index]
+
+    def refs(self) -> Iterator[Ref]:
+        for node in self.nodes.values():
+            yield from node.refs
+
+    def const(self, ref: Ref) -> np.ndarray | None:
+        """The value of `ref` when a Const node makes it."""
+        from tensorflow.python.framework import tensor_util
+
+        node = self.nodes[ref.node]
+        if node.op != CONST:
+            return None
+        return tensor_util.MakeNdarray(node.attrs["value"].tensor)  # type: ignore[no-any-return]

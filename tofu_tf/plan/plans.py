@@ -1,0 +1,47 @@
+"""The Plan: plain data that says how every tensor lies and how every operator is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from tofu_tf.graph.ir import Ref
+from tofu_tf.plan.layouts import Layout
+from tofu_tf.plan.machine import Machine
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Strategy:
+    """Per cut the axis (by name) that divides an operator's work, or None: every group does all of it.
+
+    `home`: only worker 0 runs the operator, whole. `body` names the body that makes the pieces.
+    """
+
+    axes: tuple[str | None, ...]
+    home: bool = False
+    body: str = ""
+
+    def __str__(self) -> str:
+        if self.home:
+            return "home"
+        return ",".join("R" if a is None else a for a in self.axes) + (f" ({self.body})" if self.body else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A decision for every tensor and operator of one graph on one machine.
+
+    `predicted_bytes`: bytes that cross between devices in one step (feeds and results apart).
+    `search_bytes`: the objective's value at the optimum, an upper bound of it (no sharing of fetches).
+    `reasons`: for tensors that are not cut, why.
+    """
+
+    machine: Machine
+    layouts: Mapping[Ref, Layout]
+    strategies: Mapping[str, Strategy]
+    fingerprint: str
+    algorithm: str = "recursion"
+    objective: str = "bytes"
+    predicted_bytes: int = 0
+    search_bytes: int = 0
+    reasons: Mapping[Ref, str] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,36 @@
+"""What rewriting yields: one GraphDef over all devices, and how to feed, fetch and hold its variables."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tensorflow.core.framework import graph_pb2
+
+from tofu_tf.tdl.regions import Region
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shard:
+    """One worker's part of a variable; `placeholder` is the resource Placeholder that stands for it."""
+
+    variable: str
+    worker: int
+    region: Region
+    placeholder: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A rewritten step.
+
+    `graph_def`: every node has a full device. `feeds`: names of the fed Placeholders in call order
+    (on worker 0's host). `shards`: every variable's parts, a replicated one once per worker.
+    `fetches`: ``node:0`` for every output of the original graph, whole, on worker 0.
+    `effects`: nodes that must run in every step.
+    """
+
+    graph_def: graph_pb2.GraphDef
+    feeds: tuple[str, ...]
+    fetches: tuple[str, ...]
+    shards: tuple[Shard, ...]
+    effects: tuple[str, ...]
