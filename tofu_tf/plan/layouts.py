@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tofu_tf.tdl.regions import IntArray, Regions
+from tofu_tf.tdl.regions import Regions
+from tofu_tf.tdl.splitting import split
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,31 +35,6 @@ class Layout:
         if self.home:
             return "home"
         return ",".join("R" if c is None else str(c) for c in self.cuts)
-
-
-def digits(factors: Sequence[int]) -> IntArray:
-    """[workers, cuts]: in which group of each cut every worker is, first cut most significant."""
-    k = int(np.prod(factors, dtype=np.int64))
-    out = np.zeros((k, len(factors)), np.int64)
-    rest = np.arange(k)
-    for s in range(len(factors) - 1, -1, -1):
-        out[:, s] = rest % factors[s]
-        rest = rest // factors[s]
-    return out
-
-
-def split(extent: int, cuts: Sequence[int], factors: Sequence[int]) -> tuple[IntArray, IntArray]:
-    """[workers] lo and hi of the balanced nested split of `extent` by the given cuts.
-
-    Part i of p is [extent*i//p, extent*(i+1)//p): sizes differ by at most one, and the bounds of a coarse
-    split are among those of every finer one.
-    """
-    digit = digits(factors)
-    index, parts = np.zeros(len(digit), np.int64), 1
-    for s in cuts:
-        index = index * factors[s] + digit[:, s]
-        parts *= factors[s]
-    return extent * index // parts, extent * (index + 1) // parts
 
 
 @functools.lru_cache(maxsize=65536)
