@@ -110,7 +110,9 @@ def _apply(
     if "out" in wanted:
         given["out"] = tuple(shapes)
     internals = variant.internals(operands, decoded) if variant.internals else ()
-    description = descriptions.describe(variant.describe, operands, shapes, given, internals)
+    description = descriptions.describe(
+        variant.describe, operands, shapes, given, internals, variant.exact
+    )
     axes = tuple(
         a for a in strategies.cuttable(description) if a.split(".")[0] not in variant.uncut
     )

@@ -43,7 +43,9 @@ class Piece:
 
     `box`: its range of every loop axis; `extents`: the whole ranges. `reads[i]`: the region of input i that
     stands in `inputs[i]` (None for an input that is read as a constant attribute or not at all);
-    `writes[o]`: the region of output o to make. `constants[i]`: the whole value of a constant input.
+    `writes[o]`: the region of output o to make. For an input that is a variable's version at a node that writes
+    it, `inputs[i]` is the handle of the worker's shard, and a body returns the op's own outputs only (the
+    versions follow from the write). `constants[i]`: the whole value of a constant input.
     """
 
     node: Node
@@ -71,7 +73,8 @@ class Variant:
     """One way to run an op in pieces: its description and the body that makes a piece.
 
     `internals`: for every internal reduction (a Sum over all axes but these) the axes of its result.
-    `uncut`: axes that the description has but that this body cannot cut.
+    `uncut`: axes that the description has but that this body cannot cut. `exact`: a piece must be given just
+    the elements that it uses (reshapes).
     """
 
     describe: Callable[..., Any]
@@ -79,6 +82,7 @@ class Variant:
     name: str = ""
     internals: Callable[..., Sequence[Sequence[str]]] | None = None
     uncut: tuple[str, ...] = ()
+    exact: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +129,8 @@ def same_op(emit: Emitter, piece: Piece) -> list[str]:
         emit.const(piece.constants[i], f"in{i}") if i in piece.constants else name
         for i, name in enumerate(piece.inputs)
     ]
-    return emit.add(piece.node.op, inputs, piece.node.attrs, outputs=len(piece.writes))
+    own = len(piece.writes) - len(piece.node.writes)
+    return emit.add(piece.node.op, inputs, piece.node.attrs, outputs=own)
 
 
 def op(
@@ -138,6 +143,7 @@ def op(
     variants: Sequence[Variant] = (),
     uncut: Sequence[str] = (),
     uncuttable: str = "",
+    exact: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated description for each of the op `names`.
 
@@ -146,7 +152,7 @@ def op(
     """
 
     def register(describe: Callable[..., Any]) -> Callable[..., Any]:
-        first = Variant(describe, body, "", None, tuple(uncut))
+        first = Variant(describe, body, "", None, tuple(uncut), exact)
         for name in names:
             if name in REGISTRY:
                 raise errors.DescriptionError(f"op {name}", "is described twice")

@@ -64,7 +64,13 @@ def layout_text(layout: Layout, shape: Sequence[int], dtype: str) -> str:
 
 def short_dtype(dtype: str) -> str:
     """``f32`` for ``float32``, ``bf16``, ``i64``, ``u8``, ``c64``, ``bool``."""
-    for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
+    for long, short in (
+        ("bfloat", "bf"),
+        ("float", "f"),
+        ("uint", "u"),
+        ("int", "i"),
+        ("complex", "c"),
+    ):
         if dtype.startswith(long):
             return short + dtype[len(long) :]
     return dtype

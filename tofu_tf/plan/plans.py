@@ -24,7 +24,9 @@ class Strategy:
     def __str__(self) -> str:
         if self.home:
             return "home"
-        return ",".join("R" if a is None else a for a in self.axes) + (f" ({self.body})" if self.body else "")
+        return ",".join("R" if a is None else a for a in self.axes) + (
+            f" ({self.body})" if self.body else ""
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,8 @@ class Description:
 
     `extents`: every loop axis and its extent, in order of appearance. `reads[i]`: the accesses of input i
     (their union is read). `writes[o]`: output o. `internals`: partial results that a body reduces and
-    gives back to all parts. `fixed`: axes that must not be cut.
+    gives back to all parts. `fixed`: axes that must not be cut. `exact`: a part must read just the elements
+    that it uses (a reshape), so that reads may not have holes either.
     """
 
     extents: Mapping[str, int]
@@ -44,13 +45,15 @@ class Description:
     out_shapes: tuple[tuple[int, ...], ...]
     internals: tuple[Write, ...] = ()
     fixed: frozenset[str] = frozenset()
+    exact: bool = False
 
     def __str__(self) -> str:
         reads = ", ".join(
             " and ".join(_dims_text(dims) for dims in accesses) or "-" for accesses in self.reads
         )
         writes = ", ".join(
-            _dims_text(w.dims) + (f" by {w.reducer} over {','.join(sorted(w.over))}" if w.over else "")
+            _dims_text(w.dims)
+            + (f" by {w.reducer} over {','.join(sorted(w.over))}" if w.over else "")
             for w in self.writes
         )
         return f"{reads} -> {writes}"
@@ -66,6 +69,7 @@ def describe(
     out_shapes: Sequence[tuple[int, ...]],
     attributes: Mapping[str, Any] | None = None,
     internals: Sequence[Sequence[str]] = (),
+    exact: bool = False,
 ) -> Description:
     """The Description of `function` on operands of given ``(shape, dtype)`` and outputs of given shapes.
 
@@ -81,9 +85,10 @@ def describe(
     extents: dict[str, int] = {}
     for _ in range(64):
         try:
-            return _describe_once(
+            found = _describe_once(
                 function, operands, out_shapes, attributes or {}, internals, splits, extents
             )
+            return dataclasses.replace(found, exact=exact)
         except expressions.SplitNeeded as need:
             splits[need.axis] = need.inner_extent
     raise errors.DescriptionError(getattr(function, "__name__", "?"), "axes split without end")

@@ -40,8 +40,7 @@ class Region:
     def intersect(self, other: Region) -> Region | None:
         """The common part, or None when there is none."""
         bounds = tuple(
-            (max(a, c), min(b, d))
-            for (a, b), (c, d) in zip(self.bounds, other.bounds, strict=True)
+            (max(a, c), min(b, d)) for (a, b), (c, d) in zip(self.bounds, other.bounds, strict=True)
         )
         return None if any(lo >= hi for lo, hi in bounds) else Region(bounds)
 
@@ -113,9 +112,7 @@ class Regions:
     def __getitem__(self, worker: int) -> Region | None:
         if not self.present[worker]:
             return None
-        return Region(
-            tuple(zip(self.lo[worker].tolist(), self.hi[worker].tolist(), strict=True))
-        )
+        return Region(tuple(zip(self.lo[worker].tolist(), self.hi[worker].tolist(), strict=True)))
 
     def tuple(self) -> tuple[Region | None, ...]:
         return tuple(self[w] for w in range(self.workers))

@@ -92,7 +92,7 @@ def work_of(
         tuple(w.reducer for w in description.writes),
         tuple(
             access_regions(
-                (w.dims,), tuple(description.extents[a] for a, in _axes(w.dims)), boxes
+                (w.dims,), tuple(description.extents[a] for (a,) in _axes(w.dims)), boxes
             )
             for w in description.internals
         ),
@@ -111,7 +111,7 @@ def _partials(write: Write, axes: Sequence[str | None], factors: tuple[int, ...]
 def is_legal(
     description: Description, axes: Sequence[str | None], factors: tuple[int, ...]
 ) -> bool:
-    """Whether no worker's outputs, nor its reads through axes that were cut apart, have holes.
+    """Whether no worker's outputs (nor the reads of an exact description) have holes.
 
     A dimension that is ``outer * n + inner`` may be cut along `inner` only where each worker has one
     `outer`: otherwise its elements are not a range.
@@ -121,12 +121,12 @@ def is_legal(
         return False
     suspects = [
         form
-        for dims in (*(w.dims for w in description.writes), *(d for r in description.reads for d in r))
+        for dims in (
+            *(w.dims for w in description.writes),
+            *(d for r in description.reads for d in r if description.exact),
+        )
         for form in dims
-        if form is not None
-        and len(form.terms) > 1
-        and any("." in a for a, _ in form.terms)
-        and any(a in chosen for a, _ in form.terms)
+        if form is not None and len(form.terms) > 1 and any(a in chosen for a, _ in form.terms)
     ]
     if not suspects:
         return True
