@@ -1,0 +1,227 @@
+"""Windows that slide over an image: which rows they cover, in coordinates and in pieces.
+
+A `Window` is one spatial dimension of a convolution or a pooling. A piece's rows and its windows do not
+fit the whole op's padding: what is missing at each border becomes explicit padding of the piece.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tofu_tf.ops.registry import Emitter, Piece
+from tofu_tf.tdl.expressions import Operand, Value
+from tofu_tf.tdl.regions import Region
+
+Range = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """One spatial dimension: `size` image rows, `count` windows, `before` rows of padding."""
+
+    size: int
+    count: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+
+    def row(self, window: Any, tap: Any) -> Any:
+        """The image row that tap `tap` of a window lies on; outside the image is padding."""
+        return window * self.stride + tap * self.dilation - self.before
+
+    def window(self, row: Any, tap: Any) -> Any:
+        """The window whose tap `tap` lies on image row `row`, where there is one."""
+        return (row + self.before - tap * self.dilation) / self.stride
+
+    @property
+    def reach(self) -> int:
+        """Image rows from a window's first to its last."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def span(self, windows: Range) -> Range:
+        """Image rows from the first window's first to the last window's last, not clipped."""
+        first, last = windows
+        return self.row(first, 0), self.row(last - 1, 0) + self.reach
+
+    def inside(self, windows: Range) -> Range:
+        """The span's rows that the image has."""
+        first, last = self.span(windows)
+        return max(first, 0), min(last, self.size)
+
+    def real_taps(self, windows: Range) -> list[int]:
+        """How many taps of each window lie on the image."""
+        return [
+            sum(0 <= self.row(o, t) < self.size for t in range(self.kernel))
+            for o in range(*windows)
+        ]
+
+
+def spatial_dims(data_format: str) -> tuple[int, ...]:
+    """Positions of the spatial dimensions: (1, 2) in NHWC, (2, 3, 4) in NCDHW."""
+    return tuple(i for i, letter in enumerate(data_format) if letter not in "NC")
+
+
+def windows(
+    image: Sequence[int],
+    kernel: Sequence[int],
+    count: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    data_format: str,
+    explicit_paddings: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+) -> tuple[Window, ...]:
+    """One Window per spatial dimension.
+
+    `kernel` has the spatial dimensions only, everything else is in data format order.
+    """
+    found = []
+    for k, d in zip(kernel, spatial_dims(data_format), strict=True):
+        dilation = dilations[d] if dilations else 1
+        before = 0
+        if padding == "EXPLICIT":
+            before = explicit_paddings[2 * d]
+        elif padding == "SAME":
+            before = max((count[d] - 1) * strides[d] + (k - 1) * dilation + 1 - image[d], 0) // 2
+        found.append(Window(image[d], count[d], k, strides[d], dilation, before))
+    return tuple(found)
+
+
+def pixels(tensor: Operand, data_format: str) -> Callable[..., Value]:
+    """``at(b, *space, c)``: element access in an image tensor of either format."""
+    if data_format.endswith("C"):
+        return lambda *i: tensor[i]
+    return lambda b, *rest: tensor[(b, rest[-1], *rest[:-1])]
+
+
+def arranged(element: Callable[..., Any], data_format: str) -> Callable[..., Any]:
+    """The lambda of an image output, given as ``(b, *space, c)``, in the order of `data_format`."""
+    if data_format.endswith("C"):
+        return element
+
+    def channels_first(b: Any, c: Any, *space: Any) -> Any:
+        return element(b, *space, c)
+
+    names = list(inspect.signature(element).parameters.values())
+    channels_first.__signature__ = inspect.Signature([names[0], names[-1], *names[1:-1]])  # type: ignore[attr-defined]
+    return channels_first
+
+
+def ranges(region: Region, data_format: str) -> tuple[Range, ...]:
+    """A region's ranges along the spatial dimensions."""
+    return tuple(region.bounds[d] for d in spatial_dims(data_format))
+
+
+def is_whole(view: Sequence[Window], image: Sequence[Range], count: Sequence[Range]) -> bool:
+    """Whether these are all rows of the image and all windows."""
+    return all(
+        i == (0, w.size) and c == (0, w.count) for w, i, c in zip(view, image, count, strict=True)
+    )
+
+
+def borders(
+    view: Sequence[Window], image: Sequence[Range], count: Sequence[Range]
+) -> tuple[Range, ...]:
+    """Rows of padding that windows `count` have before and after image rows `image`."""
+    found = []
+    for w, (lo, hi), c in zip(view, image, count, strict=True):
+        first, last = w.span(c)
+        found.append((lo - first, last - hi))
+    return tuple(found)
+
+
+def fitted(
+    attrs: Mapping[str, Any],
+    view: Sequence[Window],
+    image: Sequence[Range],
+    count: Sequence[Range],
+    data_format: str,
+) -> dict[str, Any]:
+    """`attrs` with the padding that makes windows `count` of image rows `image`."""
+    if is_whole(view, image, count):
+        return dict(attrs)
+    margins = borders(view, image, count)
+    paddings = [0] * (2 * len(data_format))
+    for d, (before, after) in zip(spatial_dims(data_format), margins, strict=True):
+        paddings[2 * d], paddings[2 * d + 1] = before, after
+    if not any(paddings):
+        return {**attrs, "padding": "VALID", "explicit_paddings": ()}
+    return {**attrs, "padding": "EXPLICIT", "explicit_paddings": tuple(paddings)}
+
+
+def placed(data_format: str, rank: int, per_dim: Sequence[Range]) -> list[Range]:
+    """Ranges of every dimension: those given along the spatial ones, (0, 0) elsewhere."""
+    found = [(0, 0)] * rank
+    for d, pair in zip(spatial_dims(data_format), per_dim, strict=True):
+        found[d] = pair
+    return found
+
+
+def shape_operand(emit: Emitter, shape: Sequence[int], part: str) -> str:
+    """A constant int32 vector that holds `shape`."""
+    return emit.const(np.asarray(shape, np.int32), part)
+
+
+def zeros(emit: Emitter, piece: Piece, output: int = 0) -> list[str]:
+    """The piece's output `output` as zeros: nothing that it reads is there."""
+    spec = piece.node.outputs[output]
+    dims = shape_operand(emit, piece.writes[output].shape, "dims")
+    zero = emit.const(np.zeros((), _numpy_dtype(spec.dtype)), "zero")
+    return emit.add("Fill", [dims, zero], {"T": spec.dtype, "index_type": "int32"})
+
+
+def _numpy_dtype(name: str) -> Any:
+    import tensorflow as tf
+
+    return tf.dtypes.as_dtype(name).as_numpy_dtype
+
+
+def padded(
+    emit: Emitter,
+    tensor: str,
+    dtype: str,
+    margins: Sequence[Range],
+    part: str,
+    value: float = 0.0,
+) -> str:
+    """`tensor` with `margins` of `value` around it; itself when there are none."""
+    if not any(n for pair in margins for n in pair):
+        return tensor
+    sizes = emit.const(np.asarray(margins, np.int32), f"{part}/sizes")
+    attrs = {"T": dtype, "Tpaddings": "int32"}
+    if value == 0:
+        return emit.add("Pad", [tensor, sizes], attrs, part)[0]
+    filling = emit.const(np.asarray(value, _numpy_dtype(dtype)), f"{part}/value")
+    return emit.add("PadV2", [tensor, sizes, filling], attrs, part)[0]
+
+
+def cropped(
+    emit: Emitter, tensor: str, dtype: str, whole: Sequence[int], region: Region, part: str
+) -> str:
+    """`region` of `tensor`, whose shape is `whole`; itself when that is all of it."""
+    if region.shape == tuple(whole):
+        return tensor
+    begin = shape_operand(emit, region.origin, f"{part}/begin")
+    size = shape_operand(emit, region.shape, f"{part}/size")
+    return emit.add("Slice", [tensor, begin, size], {"T": dtype, "Index": "int32"}, part)[0]
+
+
+def image_gradient(
+    view: Sequence[Window], wanted: Sequence[Range], count: Sequence[Range]
+) -> tuple[tuple[Range, ...], tuple[Range, ...]] | None:
+    """Rows of `wanted` that windows `count` reach, and the margins around them; None: no row."""
+    kept, margins = [], []
+    for w, (lo, hi), c in zip(view, wanted, count, strict=True):
+        first, last = w.span(c)
+        a, b = max(lo, first), min(hi, last)
+        if a >= b:
+            return None
+        kept.append((a, b))
+        margins.append((a - lo, hi - b))
+    return tuple(kept), tuple(margins)
