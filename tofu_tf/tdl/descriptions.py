@@ -154,11 +154,7 @@ def _describe_once(
 def _run(state: expressions.Tracing, body: Callable[..., Any], shape: tuple[int, ...]) -> Write:
     """The Write of one output's lambda."""
     state.text = lambda: lambda_text(body)
-    parameters = list(inspect.signature(body).parameters.values())
-    if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
-        names = [f"{parameters[0].name}{d}" for d in range(len(shape))]
-    else:
-        names = [p.name for p in parameters]
+    names = _names(body, len(shape))
     if len(names) != len(shape):
         raise state.refuse(f"{len(names)} coordinates for an output of shape {tuple(shape)}")
     for name, n in zip(names, shape, strict=True):
@@ -174,6 +170,16 @@ def _run(state: expressions.Tracing, body: Callable[..., Any], shape: tuple[int,
     reducer = value.reducer if isinstance(value, expressions.Value) else None
     over = value.axes if isinstance(value, expressions.Value) else frozenset()
     return Write(tuple(symbols), reducer, over, frozenset(state.used))
+
+
+def _names(body: Callable[..., Any], rank: int) -> tuple[str, ...]:
+    """The output axes of a lambda; one ``*i`` takes what the other parameters leave of the rank."""
+    if isinstance(body, expressions.Named):
+        return body.names
+    parameters = inspect.signature(body).parameters.values()
+    starred = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
+    rest = max(rank - len(parameters) + len(starred), 0)
+    return expressions.axis_names(body, dict.fromkeys(starred, rest))
 
 
 def _leaves(write: Write, state: expressions.Tracing) -> Write:
@@ -213,6 +219,8 @@ def _extents(state: expressions.Tracing, shapes: Sequence[tuple[int, ...]]) -> d
 
 def lambda_text(body: Callable[..., Any]) -> str:
     """The source text of a lambda, or its name where there is none."""
+    if isinstance(body, expressions.Named):
+        body = body.body
     try:
         text = inspect.getsource(body).strip()
     except (OSError, TypeError):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tofu_tf import errors
@@ -275,15 +276,53 @@ def Opaque(*values: object) -> _OpaqueValue:
     return _OpaqueValue()
 
 
-def _reduction(reducer: str, body: Callable[..., Any], extents: Mapping[str, int]) -> Value:
-    import inspect
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A lambda whose coordinates have the given axis names, where its parameters cannot say them."""
 
+    names: tuple[str, ...]
+    body: Callable[..., Any]
+
+    def __call__(self, *coordinates: Any) -> Any:
+        return self.body(*coordinates)
+
+
+def axis_names(body: Callable[..., Any], ranks: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes of a lambda's parameters: ``*i`` stands for ``i0, i1 ...``, ``ranks["i"]`` of them."""
+    if isinstance(body, Named):
+        return body.names
+    names: list[str] = []
+    for name, p in inspect.signature(body).parameters.items():
+        if p.kind is not inspect.Parameter.VAR_POSITIONAL:
+            names.append(name)
+        elif name not in ranks:
+            raise current().refuse(
+                f"the number of axes *{name} is unknown: give {name}=(extents ...)"
+            )
+        else:
+            names += [f"{name}{d}" for d in range(ranks[name])]
+    return tuple(names)
+
+
+def _reduction(
+    reducer: str, body: Callable[..., Any], extents: Mapping[str, int | Sequence[int]]
+) -> Value:
     state = current()
-    names = tuple(inspect.signature(body).parameters)
+    given: dict[str, int] = {}
+    ranks: dict[str, int] = {}
+    for name, n in extents.items():
+        if isinstance(n, Sequence):
+            ranks[name] = len(n)
+            given |= {f"{name}{d}": int(m) for d, m in enumerate(n)}
+        else:
+            given[name] = int(n)
+    names = axis_names(body, ranks)
     for name in names:
-        if name in extents:
-            state.extents[name] = int(extents[name])
+        if name in given:
+            state.extents[name] = given[name]
     result = body(*(state.symbol(name) for name in names))
+    if not names and isinstance(result, Value):
+        return result
     if not isinstance(result, Value):
         return Value(reducer, frozenset(names))
     if result.reducer not in (None, reducer):
@@ -292,21 +331,25 @@ def _reduction(reducer: str, body: Callable[..., Any], extents: Mapping[str, int
     return Value(reducer, frozenset(names) | result.axes, result.tainted)
 
 
-def Sum(body: Callable[..., Any], **extents: int) -> Value:
-    """The sum of ``body`` over its parameters; give an axis's extent when no input's dimension is it."""
+def Sum(body: Callable[..., Any], **extents: int | Sequence[int]) -> Value:
+    """The sum of ``body`` over its parameters.
+
+    Give an axis's extent by keyword where no input's dimension is it; ``Sum(lambda *r: ..., r=(3, 5))`` sums
+    over axes r0 and r1.
+    """
     return _reduction("Sum", body, extents)
 
 
-def Max(body: Callable[..., Any], **extents: int) -> Value:
+def Max(body: Callable[..., Any], **extents: int | Sequence[int]) -> Value:
     """The maximum over the parameters of ``body``."""
     return _reduction("Max", body, extents)
 
 
-def Min(body: Callable[..., Any], **extents: int) -> Value:
+def Min(body: Callable[..., Any], **extents: int | Sequence[int]) -> Value:
     """The minimum over the parameters of ``body``."""
     return _reduction("Min", body, extents)
 
 
-def Prod(body: Callable[..., Any], **extents: int) -> Value:
+def Prod(body: Callable[..., Any], **extents: int | Sequence[int]) -> Value:
     """The product over the parameters of ``body``."""
     return _reduction("Prod", body, extents)
