@@ -26,7 +26,8 @@ class Placed:
     `graph_def`: every node has a full device. `feeds`: names of the fed Placeholders in call order
     (on worker 0's host). `shards`: every variable's parts, a replicated one once per worker.
     `fetches`: ``node:0`` for every output of the original graph, whole, on worker 0.
-    `effects`: nodes that must run in every step.
+    `effects`: nodes that must run in every step. Data edges that leave `feed_nodes`, or enter
+    `result_nodes`, bring the caller's tensors in and out; all others between devices are communication.
     """
 
     graph_def: graph_pb2.GraphDef
@@ -34,3 +35,5 @@ class Placed:
     fetches: tuple[str, ...]
     shards: tuple[Shard, ...]
     effects: tuple[str, ...]
+    feed_nodes: tuple[str, ...] = ()
+    result_nodes: tuple[str, ...] = ()
