@@ -1,0 +1,59 @@
+"""A Python function or tf.function -> Captured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tofu_tf.capture.captured import Captured
+from tofu_tf.capture.folding import fold
+from tofu_tf.capture.inlining import inline
+from tofu_tf.capture.shaping import check_static, imported
+from tofu_tf.capture.tracing import Traced, trace
+from tofu_tf.graph.importing import import_graph
+
+
+def capture_function(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    named: Iterable[tuple[str, tf.Variable]] = (),
+) -> Captured:
+    """What ``function(*arguments)`` does, as a Graph with static shapes.
+
+    Args:
+      function: a Python function or a tf.function (whose own options, such as jit_compile, are ignored).
+      arguments: a nest with a `tf.TensorSpec` of static shape for every tensor; other leaves are baked in.
+      named: the names wanted for some of the variables; others keep their own.
+
+    Raises:
+      CaptureError: unknown dimensions in the arguments, or left in the graph (all listed by name).
+    """
+    plain = getattr(function, "python_function", function)
+    return finish(trace(plain, tuple(arguments), named), tuple(arguments))
+
+
+def finish(traced: Traced, arguments: tuple[Any, ...]) -> Captured:
+    """Inlines, folds and imports a traced function."""
+    kept = [*traced.placeholders, *traced.outputs, *traced.effects]
+    flat = inline(traced.graph_def, kept)
+    folded, shapes = fold(flat, functools.partial(imported, placeholders=traced.placeholders))
+    graph = import_graph(
+        folded,
+        shapes,
+        (*traced.inputs, *traced.captures),
+        traced.outputs,
+        traced.effects,
+        traced.handles,
+    )
+    check_static(
+        graph,
+        "give every argument a static shape; an op whose output shape depends on data (Where, Unique, "
+        "boolean_mask) has none",
+    )
+    variables = {name: traced.variables[name] for name in graph.variables}
+    return Captured(
+        graph, arguments, traced.output_structure, variables, traced.captures, folded.library
+    )

@@ -1,0 +1,50 @@
+"""The capture layer's private TensorFlow API, in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.grappler import tf_optimizer
+from tensorflow.python.ops import handle_data_util, resource_variable_ops
+
+
+def optimize(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGraphDef) -> Any:
+    """The GraphDef that Grappler makes of `meta` under `config`."""
+    return tf_optimizer.OptimizeGraph(config, meta)
+
+
+def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
+    """Tells `target`, a resource placeholder, the shape and dtype of the variable behind `source`."""
+    handle_data_util.copy_handle_data(source, target)
+
+
+def handle_spec(handle: tf.Tensor) -> tuple[tf.TensorShape, tf.DType] | None:
+    """Shape and dtype of the variable behind `handle`; None when it holds none or is no variable's."""
+    data = resource_variable_ops.get_eager_safe_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    entry = data.shape_and_type[0]
+    return tf.TensorShape(entry.shape), tf.dtypes.as_dtype(entry.dtype)
+
+
+def variable_over(handle: tf.Tensor, name: str) -> tf.Variable:
+    """A variable object over an existing handle, for variables that no Python object in reach stands for."""
+    spec = handle_spec(handle)
+    if spec is None:
+        raise ValueError(f"{name} is no variable's handle")
+    return resource_variable_ops.BaseResourceVariable(
+        trainable=False, shape=spec[0], dtype=spec[1], handle=handle, name=name, handle_name=name
+    )
+
+
+def captures_of(graph: FuncGraph) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """(outer tensor, placeholder) of everything that a traced function closes over."""
+    return list(graph.captures)
+
+
+def control_outputs_of(graph: FuncGraph) -> list[tf.Operation]:
+    """The operations that a traced function runs whatever is fetched."""
+    return list(graph.control_outputs)

@@ -1,0 +1,22 @@
+"""What the installed TensorFlow registers: op definitions. The graph layer's only private TensorFlow API."""
+
+from __future__ import annotations
+
+import functools
+
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+
+@functools.cache
+def op_definition(op: str) -> op_def_pb2.OpDef | None:
+    """The OpDef registered under `op`; None for an op that the installed TensorFlow does not know."""
+    found: op_def_pb2.OpDef | None = op_def_registry.get(op)
+    return found
+
+
+@functools.cache
+def attribute_kinds(op: str) -> dict[str, str]:
+    """Kind (``int``, ``list(type)`` ...) of every attribute of `op`; empty for an unknown op."""
+    definition = op_definition(op)
+    return {a.name: a.type for a in definition.attr} if definition is not None else {}
