@@ -1,7 +1,7 @@
-"""Runs one sample of a registered op whole and in pieces, with TensorFlow's own kernels, and compares.
+"""Runs one sample of a registered op whole and in pieces, with TensorFlow's kernels, and compares.
 
-The pieces are made by the op's bodies; here an emitted node runs at once (`Eager`), under the rules of a
-NodeDef: every attribute without a default is given, names are unique, constants are plain arrays.
+The pieces are made by the op's bodies; here an emitted node runs at once (`Eager`), under the rules
+of a NodeDef: every attribute without a default is given, names are unique, constants are arrays.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _whole(
 
 
 def cuts_of(applied: Applied) -> Iterator[tuple[tuple[str | None, ...], tuple[int, ...]]]:
-    """Axes and factors to try: each axis by 2, by 3, and into more parts than it has; pairs; a copy."""
+    """Axes and factors to try: each axis by 2, by 3, into more parts than it has; pairs."""
     axes = applied.axes
     for axis in axes:
         yield (axis,), (2,)
@@ -267,7 +267,7 @@ def check_axes(case: Case) -> None:
 
 
 def check_pieces(case: Case) -> int:
-    """Every variant under every cut gives the whole op's outputs; the number of cuts that were legal."""
+    """How many cuts were legal; every variant under each of them gave the whole op's outputs."""
     legal = 0
     for applied in case.described.applied:
         for axes, factors in cuts_of(applied):
@@ -372,7 +372,7 @@ def _in_pieces(
 def _lock_step(
     started: Mapping[int, Any], emitters: Mapping[int, Eager], work: strategies.Work, where: str
 ) -> dict[int, list[str]]:
-    """What every worker's body returns; internal partial results are summed where all have yielded."""
+    """What every worker's body returns; internal partials are summed where all have yielded."""
     if all(isinstance(b, list) for b in started.values()):
         return dict(started)
     running = dict(started)

@@ -3,9 +3,13 @@
 from tofu_tf.ops import (
     control,
     elementwise,
+    matrix,
+    reductions,
 )
 
 __all__ = [
     "control",
     "elementwise",
+    "matrix",
+    "reductions",
 ]

@@ -1,4 +1,4 @@
-"""Element-wise ops: an output's element depends on the same element of every input (or its broadcast)."""
+"""Element-wise ops: an element depends on the same element of every input, or its broadcast."""
 
 from __future__ import annotations
 
