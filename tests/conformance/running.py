@@ -323,14 +323,15 @@ def _in_pieces(
         for i, x in enumerate(case.inputs):
             region = None if i in case.described.constants else work.reads[i][w]
             name = ""
-            if region is not None:
-                part = x[tuple(slice(lo, hi) for lo, hi in region.bounds)]
-                if node.variables.get(i) in node.writes and i in node.variables:
-                    shard = tf.Variable(part)
-                    shards[w, node.variables[i]] = shard
-                    name = emit.give(shard.handle)
-                else:
-                    name = emit.give(tf.constant(part))
+            if i in node.variables and node.variables[i] in node.writes:
+                shard_region = work.writes[own + node.writes.index(node.variables[i])][w]
+                assert region in (None, shard_region), f"{where}: reads another part than it writes"
+                assert shard_region is not None
+                shard = tf.Variable(_part(x, shard_region))
+                shards[w, node.variables[i]] = shard
+                name = emit.give(shard.handle)
+            elif region is not None:
+                name = emit.give(tf.constant(_part(x, region)))
             regions.append(region)
             names.append(name)
         writes = tuple(r[w] for r in work.writes)
@@ -367,6 +368,10 @@ def _in_pieces(
             )
         )
     return outputs
+
+
+def _part(whole: np.ndarray, region: Region) -> np.ndarray:
+    return np.asarray(whole[tuple(slice(lo, hi) for lo, hi in region.bounds)])
 
 
 def _lock_step(

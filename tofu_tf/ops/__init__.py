@@ -1,15 +1,8 @@
-"""Descriptions of TensorFlow's ops; importing the package fills `registry.REGISTRY`."""
+"""Operators: importing this package fills the registry with every family's descriptions."""
 
-from tofu_tf.ops import (
-    control,
-    elementwise,
-    matrix,
-    reductions,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "control",
-    "elementwise",
-    "matrix",
-    "reductions",
-]
+# Every module of this package is a family of ops (or what families share): a new file needs no entry here.
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
