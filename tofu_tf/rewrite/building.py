@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
 from tofu_tf.graph import attributes
 from tofu_tf.graph.registered import attribute_kinds
@@ -39,7 +40,10 @@ class Building:
         node.input.extend(f"^{c}" for c in sorted(set(controls)))
         kinds = attribute_kinds(op)
         for key, value in (attrs or {}).items():
-            if not key.startswith("_"):
+            if isinstance(value, attr_value_pb2.AttrValue):
+                if not key.startswith("_"):
+                    node.attr[key].CopyFrom(value)
+            else:
                 node.attr[key].CopyFrom(attributes.encode(value, kinds.get(key, "")))
         self.nodes[unique] = node
         return unique
@@ -67,5 +71,5 @@ class Building:
                 todo.append(i[1:] if i.startswith("^") else i.rpartition(":")[0] or i)
         out = graph_pb2.GraphDef()
         out.node.extend(node for name, node in self.nodes.items() if name in alive)
-        out.versions.producer = 2129
+        out.versions.producer = tf.version.GRAPH_DEF_VERSION
         return out
