@@ -1,7 +1,7 @@
 """Ops that write variables: assignments, optimizer updates, scatters into variables.
 
-A node's inputs stand for the variable's current version at the resource operand; its outputs are the
-versions that it writes (design: variables are versions in the graph).
+A node's inputs stand for the current version at the resource operand; its outputs are the
+versions that it writes (variables are versions in the graph).
 """
 
 from __future__ import annotations
