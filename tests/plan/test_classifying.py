@@ -61,6 +61,9 @@ CASES = [
     ("R,0", (0,), "R,0", (8, 8), TWO, Kind.ALL_REDUCE, ((0, 2), (1, 3))),
     ("R,0", (0,), "R,0", (9, 8), TWO, Kind.ALL_REDUCE, ((0, 2), (1, 3))),
     ("R,0", (0,), "1,0", (8, 8), TWO, Kind.REDUCE_SCATTER, ((0, 2), (1, 3))),
+    # Shards are equal in each group, which is what a collective needs, if not between groups.
+    ("0,1", (), "0,R", (9, 8), TWO, Kind.ALL_GATHER, ((0, 1), (2, 3))),
+    ("0,1", (), "R,1", (9, 8), TWO, Kind.FETCH, ()),
     ("R,R", (0, 1), "0,1", (8, 8), TWO, Kind.REDUCE_SCATTER, ((0, 1, 2, 3),)),
     ("R,R", (0, 1), "0,R", (8, 8), TWO, Kind.OTHER, ()),  # scattered over one, reduced over both
     ("R,0", (0,), "R,R", (8, 8), TWO, Kind.OTHER, ()),  # reduced and gathered
@@ -116,14 +119,15 @@ layouts = st.lists(st.sampled_from([None, 0, 1]), min_size=2, max_size=2).map(
     st.sampled_from([(2, 2), (3, 2)]),
 )
 def test_kinds_agree_with_what_moves(source, target, shape, factors) -> None:
-    """Nothing moves exactly in `NONE`; a collective's workers each get as much as the others."""
+    """Nothing moves exactly in `NONE`; the workers of a collective's group are all alike."""
     held, need = (layout_regions(way, shape, factors) for way in (source, target))
     change = classify(source, (), target, shape, factors)
     assert (change.kind is Kind.NONE) == (fetched_elements(held, need) == 0)
     if change.kind in COLLECTIVES:
         assert sorted(w for g in change.groups for w in g) == list(range(len(held.present)))
-        assert len(set(held.sizes().tolist())) == 1
-        assert len(set(need.sizes().tolist())) == 1
+        for group in change.groups:
+            assert len(set(held.sizes()[list(group)].tolist())) == 1
+            assert len(set(need.sizes()[list(group)].tolist())) == 1
     else:
         assert change.groups == ()
 

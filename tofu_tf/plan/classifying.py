@@ -61,9 +61,9 @@ def classify(
 def classify_regions(held: Regions, partial: IntArray, need: Regions) -> Change:
     """How workers that hold the regions `held` come to have the regions `need` of the whole value.
 
-    `partial[w]` says which partial result worker w holds; all equal where it holds the value itself.
-    A collective has groups of equal size that all do the same with equal shards; anything less is
-    `FETCH` or `OTHER`.
+    `partial[w]` says which partial result worker w holds; all equal where each holds the value.
+    A collective has groups of one size that all do the same, each with equal shards; anything less
+    is `FETCH` or `OTHER`.
     """
     holders = np.flatnonzero(held.present)
     combines = len(np.unique(partial[holders])) > 1
@@ -92,7 +92,7 @@ def _all_there(held: Regions, need: Regions) -> bool:
 
 
 def _groups(held: Regions, partial: IntArray, need: Regions) -> Groups | None:
-    """Workers that depend on each other, copies apart; None where parts have unlike numbers of copies.
+    """Workers that depend on each other, copies apart; None where not all parts have as many copies.
 
     Those that hold the same part are told apart by their order: the n-th holder of every part is of
     one group, as the digits of the cuts that copy say.
