@@ -62,8 +62,7 @@ def random_plan(graph: Graph, workers: int, seed: int) -> Plan:
     describing = Describing(graph)
     versions = traversal.version_variables(graph)
     of_variable = {
-        name: random_layout(v.spec.shape, len(factors), rng)
-        for name, v in graph.variables.items()
+        name: random_layout(v.spec.shape, len(factors), rng) for name, v in graph.variables.items()
     }
     layouts: dict[Ref, Layout] = {}
     chosen: dict[str, Strategy] = {}

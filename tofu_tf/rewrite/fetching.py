@@ -12,10 +12,13 @@ from tofu_tf.rewrite.building import Building
 from tofu_tf.tdl.regions import Region
 
 
-def index_operand(make: Building, values: Sequence[int], worker: int, name: str) -> str:
-    """A vector of indices, on the host's side of a slice or a reshape."""
-    large = any(v > 2**31 - 1 for v in values)
-    return make.constant(np.asarray(values, np.int64 if large else np.int32), worker, name)
+def index_operand(make: Building, values: Sequence[int] | int, worker: int, dtype: str) -> str:
+    """Indices as a constant: one node for all operands of a device that are alike."""
+    value = np.asarray(values, dtype)
+    text = "_".join(map(str, value.ravel().tolist())) or "none"
+    return make.constant(
+        value, worker, naming.piece("indices" if value.ndim else "axis", worker, text)
+    )
 
 
 def sliced(
@@ -32,9 +35,9 @@ def sliced(
     if held == wanted:
         return tensor
     local = wanted.within(held)
-    begin = index_operand(make, local.origin, worker, f"{name}/begin")
-    size = index_operand(make, local.shape, worker, f"{name}/size")
     index = "int64" if max((*local.origin, *local.shape), default=0) > 2**31 - 1 else "int32"
+    begin = index_operand(make, local.origin, worker, index)
+    size = index_operand(make, local.shape, worker, index)
     made = make.add(
         name, "Slice", worker, (tensor, begin, size), {"T": dtype, "Index": index}, controls
     )
@@ -70,7 +73,7 @@ def joined(
         )
         for n, (_, members) in enumerate(sorted(bands.items()))
     ]
-    where = make.constant(np.asarray(axis, np.int32), worker, f"{name}/axis")
+    where = index_operand(make, axis, worker, "int32")
     node = make.add(
         name,
         "ConcatV2",
