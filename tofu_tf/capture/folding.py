@@ -12,7 +12,7 @@ from tofu_tf.capture.shaping import imported, is_static, name_of, static_shapes
 from tofu_tf.capture.tensorflow_private import handle_spec
 from tofu_tf.graph.importing import Shapes
 from tofu_tf.graph.ir import CONST, Ref
-from tofu_tf.graph.state import is_stateful
+from tofu_tf.graph.state import CARRIERS, is_stateful
 
 SIZE_LIMIT = 1 << 20  # bytes; a larger constant is cheaper to compute on each device than to send
 
@@ -85,8 +85,10 @@ def _fold_once(
         if node.name not in constant:
             for text in node.input:
                 ref = _data(text)
-                if ref is not None and ref.node in constant and nodes[ref.node].op != CONST:
-                    wanted[ref] = None
+                if ref is not None and ref.node in constant:
+                    source = _carried(ref, nodes)
+                    if nodes[source.node].op != CONST:
+                        wanted[source] = None
     if not wanted:
         return graph_def, {}
     values = _evaluate(nodes, constant, graph, shapes, list(wanted))
@@ -106,6 +108,8 @@ def _fold_once(
         if node.name not in constant:
             for i, text in enumerate(node.input):
                 ref = _data(text)
+                if ref is not None and ref.node in constant:
+                    ref = _carried(ref, nodes)
                 if ref in names:
                     copied.input[i] = names[ref]
     return result, {names[ref]: (shapes[ref.node][ref.index],) for ref in values}
@@ -116,6 +120,16 @@ def _data(text: str) -> Ref | None:
         return None
     name, colon, index = text.rpartition(":")
     return Ref(name, int(index)) if colon else Ref(text)
+
+
+def _carried(ref: Ref, nodes: Mapping[str, node_def_pb2.NodeDef]) -> Ref:
+    """Where the value comes from that ops like Identity only pass on: a weight's Const stays one node."""
+    while nodes[ref.node].op in CARRIERS:
+        source = _data(nodes[ref.node].input[ref.index])
+        if source is None:
+            break
+        ref = source
+    return ref
 
 
 def _fresh(ref: Ref, nodes: Mapping[str, node_def_pb2.NodeDef]) -> str:

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.functions import finish
-from tofu_tf.capture.tracing import trace
+from tofu_tf.capture.tracing import Traced, trace
 from tofu_tf.errors import CaptureError
+from tofu_tf.graph.state import RANDOM
 
 # Kind of step -> the model's method and the counter that Keras advances after it.
 STEPS: Mapping[str, tuple[str, str]] = {
@@ -37,10 +38,39 @@ def capture_step(model: Any, kind: str, data: Any) -> Captured:
     """
     if kind not in STEPS:
         raise CaptureError("kind of step", repr(kind), f"one of {', '.join(STEPS)}")
-    traced = trace(
-        step_function(model, kind), (name_data(data),), lambda: variable_names(model), lift=False
+
+    def traced() -> Traced:
+        step = step_function(model, kind)
+        return trace(step, (name_data(data),), lambda: variable_names(model), lift=False)
+
+    counters = _python_counters(model)
+    first = traced()
+    if first.made_variables and (_is_seeded(first) or _python_counters(model) != counters):
+        # Keras's first call traces twice when it makes variables, and runs the second trace. That shows
+        # where a trace advances something: the seeds of dropout layers, Nadam's count of updates.
+        first = traced()
+    return finish(first, (data,))
+
+
+def _is_seeded(traced: Traced) -> bool:
+    """Whether some random op of the step repeats its stream in every run of the program."""
+    bodies = [function.node_def for function in traced.graph_def.library.function]
+    return any(
+        node.op in RANDOM and (node.attr["seed"].i or node.attr["seed2"].i)
+        for nodes in (traced.graph_def.node, *bodies)
+        for node in nodes
     )
-    return finish(traced, (data,))
+
+
+def _python_counters(model: Any) -> list[dict[str, int]]:
+    """The Python integers that a trace may advance: the model's, its optimizer's."""
+    optimizer = getattr(model, "optimizer", None)
+    owners = [model, optimizer, getattr(optimizer, "inner_optimizer", None)]
+    return [
+        {key: value for key, value in vars(owner).items() if type(value) is int}
+        for owner in owners
+        if owner is not None
+    ]
 
 
 def step_function(model: Any, kind: str) -> Callable[[Any], Any]:

@@ -28,6 +28,7 @@ HOST = "/device:CPU:0"
 class Traced:
     """A function's graph as traced: not inlined, shapes as the function's own graph knows them.
 
+    `made_variables`: the trace made some, outside the graph; tf.function would trace again then.
     `placeholders` hold shape and handle data of everything fed or captured; `inputs`, `handles` and
     `captures` divide them into arguments, variables and other captured tensors.
     """
@@ -41,6 +42,7 @@ class Traced:
     handles: Mapping[str, Variable]
     variables: Mapping[str, tf.Variable]
     captures: Mapping[str, tf.Tensor]
+    made_variables: bool
 
 
 def trace(
@@ -72,17 +74,20 @@ def trace(
         packed = tf.nest.pack_sequence_as(arguments, leaves, expand_composites=True)
         if lift:
             return function(*packed)
-        with tf.variable_creator_scope(_unlifted):
+        with tf.variable_creator_scope(unlifted):
             return function(*packed)
+
+    made: list[tf.Variable] = []
+
+    def unlifted(next_creator: Callable[..., tf.Variable], **keywords: Any) -> tf.Variable:
+        # An ordinary variable outside the graph, which tf.function need not lift out of it.
+        made.append(next_creator(**{**keywords, "experimental_enable_variable_lifting": False}))
+        return made[-1]
 
     with tf.device(HOST):
         concrete = tf.function(flat_step).get_concrete_function(*specs)
-    return _read(concrete, len(specs), named() if callable(named) else named)
-
-
-def _unlifted(next_creator: Callable[..., tf.Variable], **keywords: Any) -> tf.Variable:
-    """Makes an ordinary variable outside the trace, which tf.function then need not repeat."""
-    return next_creator(**{**keywords, "experimental_enable_variable_lifting": False})
+    traced = _read(concrete, len(specs), named() if callable(named) else named)
+    return dataclasses.replace(traced, made_variables=bool(made))
 
 
 def _check_arguments(specs: Sequence[tf.TensorSpec]) -> None:
@@ -144,6 +149,7 @@ def _read(concrete: Any, arguments: int, named: Iterable[tuple[str, tf.Variable]
         handles,
         variables,
         captures,
+        made_variables=False,
     )
 
 

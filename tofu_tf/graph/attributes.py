@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, tensor_shape_pb2
+from tensorflow.core.framework import tensor_shape_pb2
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
 from tofu_tf.errors import GraphError
 from tofu_tf.graph.ir import Node
 from tofu_tf.graph.registered import attribute_kinds, op_definition
-
-AttrValue = attr_value_pb2.AttrValue
 
 # Attributes that say how a resource is called, not what is computed.
 _NAMES = frozenset({"container", "shared_name", "tensor_name"})

@@ -6,7 +6,8 @@ import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tofu_tf.errors import GraphError
 from tofu_tf.graph.attributes import complete, decode, encode, signature
@@ -22,7 +23,6 @@ from tofu_tf.graph.state import (
     written_operands,
 )
 
-NodeDef = node_def_pb2.NodeDef
 Shapes = Mapping[str, tuple[TensorSpec, ...]]
 
 
