@@ -53,7 +53,7 @@ TEXT = text_format.MessageToString(small())
         ("g.pb", META.SerializeToString(), "a MetaGraphDef"),
         ("g.pb", graph_pb2.GraphDef(version=3).SerializeToString(), "no nodes"),
         ("g.pbtxt", b"", "an empty file"),
-        ("g.pbtxt", BINARY, "no GraphDef"),
+        ("g.pbtxt", BINARY, "binary data in a text file"),
         ("g.pbtxt", b"\xff\xfe", "binary data in a text file"),
         ("g.pbtxt", TEXT[: len(TEXT) - 10].encode(), "truncated?"),
         ("g.pbtxt", b"name: 'x'", "no field named"),

@@ -92,7 +92,7 @@ def _all_there(held: Regions, need: Regions) -> bool:
 
 
 def _groups(held: Regions, partial: IntArray, need: Regions) -> Groups | None:
-    """Workers that depend on each other, copies apart; None where not all parts have as many copies.
+    """Workers that depend on each other, copies apart; None where parts differ in their copies.
 
     Those that hold the same part are told apart by their order: the n-th holder of every part is of
     one group, as the digits of the cuts that copy say.
