@@ -178,7 +178,8 @@ def _names(body: Callable[..., Any], rank: int) -> tuple[str, ...]:
         return body.names
     parameters = inspect.signature(body).parameters.values()
     starred = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
-    rest = max(rank - len(parameters) + len(starred), 0)
+    plain = sum(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
+    rest = max(rank - plain, 0)
     return expressions.axis_names(body, dict.fromkeys(starred, rest))
 
 

@@ -207,8 +207,8 @@ class Value(NonAffine):
         return self._combine(other)
 
     __mul__ = __rmul__ = __truediv__ = _scale  # type: ignore[assignment]
-    __add__ = __radd__ = __sub__ = __rsub__ = __rtruediv__ = _combine  # type: ignore[assignment]
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _combine  # type: ignore[assignment]
+    __add__ = __radd__ = __sub__ = __rsub__ = __rtruediv__ = _combine
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _combine
     __and__ = __or__ = __lt__ = __le__ = __gt__ = __ge__ = _combine
 
     def __neg__(self) -> Value:  # type: ignore[override]
@@ -237,7 +237,8 @@ class Operand:
             raise state.refuse(
                 f"input {self.index} has shape {self.shape} and is read with {len(coords)} coordinates"
             )
-        tainted, dims = False, []
+        tainted = False
+        dims: list[Affine | None] = []
         for c in coords:
             if isinstance(c, bool | float) or not isinstance(c, int | Affine | slice | NonAffine):
                 raise state.refuse(f"input {self.index} is read at {c!r}")
@@ -293,6 +294,8 @@ def axis_names(body: Callable[..., Any], ranks: Mapping[str, int]) -> tuple[str,
         return body.names
     names: list[str] = []
     for name, p in inspect.signature(body).parameters.items():
+        if p.kind is inspect.Parameter.KEYWORD_ONLY:
+            continue  # a value bound by default, as in lambda *i, n=n: ...
         if p.kind is not inspect.Parameter.VAR_POSITIONAL:
             names.append(name)
         elif name not in ranks:
