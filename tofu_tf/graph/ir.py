@@ -149,4 +149,4 @@ class Graph:
         node = self.nodes[ref.node]
         if node.op != CONST:
             return None
-        return tensor_util.MakeNdarray(node.attrs["value"].tensor)  # type: ignore[no-any-return]
+        return tensor_util.MakeNdarray(node.attrs["value"].tensor)

@@ -50,9 +50,9 @@ class Building:
 
     def constant(self, value: np.ndarray, worker: int, name: str) -> str:
         """A constant tensor on `worker`; one node for equal values on one device."""
-        key = (worker, value.dtype.str, value.shape, value.tobytes())
-        if value.dtype == object:
-            key = (worker, name)
+        key: tuple[Any, ...] = (worker, value.dtype.name, value.shape, value.tobytes())
+        if value.dtype == object:  # strings: tobytes() would give addresses
+            key = (worker, value.shape, tuple(value.ravel().tolist()))
         if key not in self._constants:
             made = self.add(name, "Const", worker, (), {"value": value, "dtype": value.dtype})
             self._constants[key] = naming.tensor(made)

@@ -197,7 +197,8 @@ class _Rewriting:
         emitters: list[PieceEmitter | None] = [None] * self.workers
         pieces: list[Piece | None] = [None] * self.workers
         for w in np.flatnonzero(work.boxes.present).tolist():
-            inputs, reads = [], []
+            inputs: list[str] = []
+            reads: list[Region | None] = []
             handles: dict[str, tuple[str, ...]] = {}
             for i, ref in enumerate(node.inputs):
                 if i in described.constants:

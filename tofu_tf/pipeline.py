@@ -1,0 +1,95 @@
+"""The whole road in functions: a Graph to a Plan, a Plan to a placed graph, a GraphDef to a placed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tensorflow.core.framework import graph_pb2
+
+from tofu_tf import errors
+from tofu_tf.capture.graph_defs import capture_graph_def
+from tofu_tf.graph.ir import Graph
+from tofu_tf.ops.applicable import Describing
+from tofu_tf.plan.constraints import Wish
+from tofu_tf.plan.machine import Machine, imagined
+from tofu_tf.plan.plans import Plan
+from tofu_tf.rewrite.exporting import exported
+from tofu_tf.rewrite.placed import Placed
+from tofu_tf.rewrite.rewriting import rewrite
+from tofu_tf.search.planning import find_plan
+
+# How a change of layout becomes nodes.
+LOWERINGS: dict[str, Callable[[Graph, Plan, Describing | None], Placed]] = {"p2p": rewrite}
+
+
+def apply_plan(
+    graph: Graph, plan: Plan, lowering: str = "p2p", describing: Describing | None = None
+) -> Placed:
+    """The step over all devices of the plan's machine: one explicit graph with a device on every node.
+
+    Args:
+      graph: the step that `plan` was made for.
+      plan: see `find_plan`.
+      lowering: a key of LOWERINGS; "p2p" sends slices from their owners to where they are needed.
+      describing: descriptions of the graph's nodes, where the caller has them already.
+
+    Raises:
+      PlanError: an unknown lowering.
+      RewriteError: the plan does not fit the graph.
+    """
+    if lowering not in LOWERINGS:
+        raise errors.PlanError(
+            f"lowering {lowering!r}", "is not known", f"one of {', '.join(sorted(LOWERINGS))}"
+        )
+    return LOWERINGS[lowering](graph, plan, describing)
+
+
+def partition(
+    graph_def: graph_pb2.GraphDef,
+    *,
+    fetches: Sequence[str],
+    machine: Machine | int,
+    targets: Sequence[str] = (),
+    batch: int | None = None,
+    objective: str = "bytes",
+    algorithm: str = "recursion",
+    constraints: Mapping[str, Wish] | None = None,
+    lowering: str = "p2p",
+) -> tuple[graph_pb2.GraphDef, Plan]:
+    """A GraphDef rewritten over the devices of `machine`, and the plan that it follows.
+
+    Args:
+      graph_def: any GraphDef with static shapes; functions in it are inlined.
+      fetches: ``node`` or ``node:0`` names; they keep their names and are whole, on the first device.
+      machine: a Machine, or a number of logical CPUs.
+      targets: operations that must run as well.
+      batch: the size of unknown first dimensions of Placeholders.
+      objective: see `find_plan`; also `algorithm` and `constraints`.
+      lowering: see `apply_plan`.
+
+    Returns:
+      The placed GraphDef, which stock TensorFlow runs, and its Plan. Placeholders keep their names.
+      A variable ``v`` becomes VarHandleOps with the shared names ``v/shard0`` ...
+
+    Raises:
+      GraphError: names that are not in the graph, ops or edges that TensorFlow does not know.
+      CaptureError: unknown dimensions.
+      UndescribedError: ops without a description.
+      PlanError: more workers than any tensor can be cut for; a constraint that cannot be.
+    """
+    target = imagined(machine) if isinstance(machine, int) else machine
+    graph = capture_graph_def(graph_def, fetches, targets, batch)
+    describing = Describing(graph)
+    plan = find_plan(
+        graph,
+        target,
+        objective=objective,
+        algorithm=algorithm,
+        constraints=constraints,
+        describing=describing,
+    )
+    placed = apply_plan(graph, plan, lowering, describing)
+    return exported(placed, graph, fetches), plan
+
+
+__all__ = ["LOWERINGS", "apply_plan", "find_plan", "partition"]

@@ -1,0 +1,59 @@
+"""A placed step as a GraphDef that stands by itself: fetches under their own names, shards as variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tofu_tf import errors
+from tofu_tf.graph.ir import Graph, Ref
+from tofu_tf.rewrite.placed import Placed
+
+
+def exported(placed: Placed, graph: Graph, fetches: Sequence[str]) -> graph_pb2.GraphDef:
+    """The placed GraphDef in which every ``node`` or ``node:0`` of `fetches` is a node of that name.
+
+    `fetches` name the outputs of `graph` in order. Placeholders keep their names anyway. The shards of
+    a variable ``v`` are VarHandleOps that share the names ``v/shard0``, ``v/shard1`` ...
+
+    Raises:
+      RewriteError: outputs of one node of which one with a lower index is not fetched.
+    """
+    out = graph_pb2.GraphDef()
+    out.CopyFrom(placed.graph_def)
+    nodes = {node.name: node for node in out.node}
+    specs = {v.name: v.spec for v in graph.variables.values()}
+    for shard in placed.shards:
+        node = nodes[shard.placeholder]
+        dtype = tf.dtypes.as_dtype(specs[shard.variable].dtype)
+        node.op = "VarHandleOp"
+        node.attr.clear()
+        node.attr["dtype"].type = dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tf.TensorShape(shard.region.shape).as_proto())
+        node.attr["shared_name"].s = f"{shard.variable}/shard{shard.worker}".encode()
+    by_node: dict[str, dict[int, tuple[str, str]]] = {}
+    for fetch, made, ref in zip(fetches, placed.fetches, graph.outputs, strict=True):
+        wanted = Ref.parse(fetch)
+        by_node.setdefault(wanted.node, {})[wanted.index] = (made, graph.spec(ref).dtype)
+    for name, outputs in by_node.items():
+        if name in nodes:  # a fetched Placeholder is there already
+            continue
+        gaps = sorted(set(range(max(outputs) + 1)) - set(outputs))
+        if gaps:
+            raise errors.RewriteError(
+                f"fetch {name}:{max(outputs)}",
+                f"output {gaps[0]} of {name} is not fetched",
+                remedy=f"fetch {', '.join(f'{name}:{i}' for i in gaps)} too",
+            )
+        node = out.node.add(name=name, op="IdentityN" if len(outputs) > 1 else "Identity")
+        device = nodes[outputs[0][0].rpartition(":")[0]].device
+        node.device = device
+        types = [tf.dtypes.as_dtype(d).as_datatype_enum for _, (_, d) in sorted(outputs.items())]
+        node.input.extend(made.removesuffix(":0") for _, (made, _) in sorted(outputs.items()))
+        if len(outputs) > 1:
+            node.attr["T"].list.type.extend(types)
+        else:
+            node.attr["T"].type = types[0]
+    return out
