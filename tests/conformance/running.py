@@ -335,14 +335,15 @@ def _in_pieces(
             regions.append(region)
             names.append(name)
         writes = tuple(r[w] for r in work.writes)
-        assert all(r is not None for r in writes), f"{where}: worker {w} writes nothing"
+        for r, spec in zip(writes, node.outputs, strict=True):
+            assert r is not None or not spec.size, f"{where}: worker {w} writes nothing"
         piece = Piece(
             node,
             work.boxes.box(w),
             applied.description.extents,
             tuple(TensorSpec(x.shape, tf.as_dtype(x.dtype).name) for x in case.inputs),
             tuple(regions),
-            writes,
+            tuple(Region(()) if r is None else r for r in writes),
             tuple(names),
             case.described.constants,
             case.described.attributes,
@@ -418,6 +419,8 @@ def _assemble(
     where: str,
 ) -> np.ndarray:
     """One output from the workers' tensors: regions joined, partial results reduced."""
+    if not spec.size:
+        return next(iter(tensors.values()))
     whole: dict[int, np.ndarray] = {}
     covered: dict[int, np.ndarray] = {}
     for w, tensor in tensors.items():

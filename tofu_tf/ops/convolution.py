@@ -1,8 +1,8 @@
 """Two-dimensional convolution and its gradients, grouped or not.
 
 The input gradient is described in gather form: row y of the image takes what window
-``(y + before - tap) / stride`` had of it, where that is whole. All spatial cuts read their halos; a piece
-pads only where the image ends.
+``(y + before - tap) / stride`` had of it, where that is whole. Spatial cuts read their halos; a
+piece pads only where the image ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tofu_tf.graph.ir import TensorSpec
-from tofu_tf.ops import windows
+from tofu_tf.ops import parts, windows
 from tofu_tf.ops.registry import Emitter, Piece, Sample, op
 from tofu_tf.tdl.expressions import Opaque, Operand, Sum
 
@@ -92,7 +92,7 @@ def input_gradient(emit: Emitter, piece: Piece) -> list[str]:
     shape = list(wanted.shape)
     for d, (lo, hi) in zip(windows.spatial_dims(form), kept, strict=True):
         shape[d] = hi - lo
-    sizes = windows.shape_operand(emit, shape, "sizes")
+    sizes = parts.ints(emit, shape, "sizes")
     gradient = emit.add(piece.node.op, [sizes, *piece.inputs[1:]], attrs)[0]
     around = windows.placed(form, len(shape), margins)
     return [windows.padded(emit, gradient, piece.specs[2].dtype, around, "border")]
@@ -109,7 +109,7 @@ def filter_gradient(emit: Emitter, piece: Piece) -> list[str]:
     attrs = windows.fitted(
         piece.node.attrs, view, windows.ranges(rows, form), windows.ranges(taken, form), form
     )
-    sizes = windows.shape_operand(emit, piece.writes[0].shape, "sizes")
+    sizes = parts.ints(emit, piece.writes[0].shape, "sizes")
     return emit.add(piece.node.op, [piece.inputs[0], sizes, piece.inputs[2]], attrs)
 
 

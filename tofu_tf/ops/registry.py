@@ -91,7 +91,8 @@ class Sample:
 
     `inputs`: a ``(shape, dtype)`` pair (random data), or an array (used as it is; constant if the op reads
     that input as an attribute). `low`, `high`: range of the random data.
-    `axes`: for every variant name, the cuttable axes.
+    `axes`: for every variant name, the cuttable axes. `unspecified`: outputs whose values the kernel leaves
+    undefined here; only their shapes are compared.
     """
 
     inputs: tuple[Any, ...]
@@ -100,6 +101,7 @@ class Sample:
     low: float = -2.0
     high: float = 2.0
     rtol: float = 0.0  # 0: the dtype's default
+    unspecified: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

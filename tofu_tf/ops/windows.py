@@ -1,7 +1,7 @@
 """Windows that slide over an image: which rows they cover, in coordinates and in pieces.
 
-A `Window` is one spatial dimension of a convolution or a pooling. A piece's rows and its windows do not
-fit the whole op's padding: what is missing at each border becomes explicit padding of the piece.
+A `Window` is one spatial dimension of a convolution or a pooling. The whole op's padding does not
+fit a piece: what its windows miss at each border becomes explicit padding of the piece.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tofu_tf.ops import parts
 from tofu_tf.ops.registry import Emitter, Piece
 from tofu_tf.tdl.expressions import Operand, Value
 from tofu_tf.tdl.regions import Region
@@ -113,6 +114,13 @@ def arranged(element: Callable[..., Any], data_format: str) -> Callable[..., Any
     return channels_first
 
 
+def over_image(element: Callable[..., Any], data_format: str) -> Callable[..., Any]:
+    """The lambda of an image output, given as ``(b, space, c)``; its spatial axes are (z,) y, x."""
+    if len(data_format) == 4:
+        return arranged(lambda b, y, x, c: element(b, (y, x), c), data_format)
+    return arranged(lambda b, z, y, x, c: element(b, (z, y, x), c), data_format)
+
+
 def ranges(region: Region, data_format: str) -> tuple[Range, ...]:
     """A region's ranges along the spatial dimensions."""
     return tuple(region.bounds[d] for d in spatial_dims(data_format))
@@ -163,23 +171,9 @@ def placed(data_format: str, rank: int, per_dim: Sequence[Range]) -> list[Range]
     return found
 
 
-def shape_operand(emit: Emitter, shape: Sequence[int], part: str) -> str:
-    """A constant int32 vector that holds `shape`."""
-    return emit.const(np.asarray(shape, np.int32), part)
-
-
 def zeros(emit: Emitter, piece: Piece, output: int = 0) -> list[str]:
     """The piece's output `output` as zeros: nothing that it reads is there."""
-    spec = piece.node.outputs[output]
-    dims = shape_operand(emit, piece.writes[output].shape, "dims")
-    zero = emit.const(np.zeros((), _numpy_dtype(spec.dtype)), "zero")
-    return emit.add("Fill", [dims, zero], {"T": spec.dtype, "index_type": "int32"})
-
-
-def _numpy_dtype(name: str) -> Any:
-    import tensorflow as tf
-
-    return tf.dtypes.as_dtype(name).as_numpy_dtype
+    return parts.filled(emit, piece.writes[output].shape, 0, piece.node.outputs[output].dtype)
 
 
 def padded(
@@ -197,7 +191,7 @@ def padded(
     attrs = {"T": dtype, "Tpaddings": "int32"}
     if value == 0:
         return emit.add("Pad", [tensor, sizes], attrs, part)[0]
-    filling = emit.const(np.asarray(value, _numpy_dtype(dtype)), f"{part}/value")
+    filling = parts.scalar(emit, value, dtype, f"{part}/value")
     return emit.add("PadV2", [tensor, sizes, filling], attrs, part)[0]
 
 
@@ -207,9 +201,7 @@ def cropped(
     """`region` of `tensor`, whose shape is `whole`; itself when that is all of it."""
     if region.shape == tuple(whole):
         return tensor
-    begin = shape_operand(emit, region.origin, f"{part}/begin")
-    size = shape_operand(emit, region.shape, f"{part}/size")
-    return emit.add("Slice", [tensor, begin, size], {"T": dtype, "Index": "int32"}, part)[0]
+    return parts.sliced(emit, tensor, region.bounds, dtype, part)[0]
 
 
 def image_gradient(
