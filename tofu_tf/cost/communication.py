@@ -1,0 +1,294 @@
+"""Bytes between workers of one operator: a table over the layouts of the tensors around it.
+
+For a way A to cut the operator and layouts L of its tensors,
+
+    bytes(A, L) = sum over inputs  of fetched(L_i, reads_i(A)) * itemsize_i
+                + sum over outputs of routed(writes_o(A), L_o) * itemsize_o  + internal(A),
+
+so the table is the minimum over A of a sum of matrices, one per tensor (partition-n-reduce, section 4 of
+the paper, with exact regions of all cuts at once).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tofu_tf.coarsen.groups import HOME, UNUSED, Operator, Place
+from tofu_tf.cost import candidates
+from tofu_tf.cost.candidates import Candidates, Stack, Way, Written
+from tofu_tf.plan import transfers
+from tofu_tf.plan.layouts import Layout, layout_regions
+from tofu_tf.tdl.regions import IntArray, Regions
+
+# The cost of what must not be; sums of many stay far inside 64 bits.
+FORBIDDEN = 1 << 56
+
+Choices = tuple[Layout, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrices:
+    """An operator's cost as `base` [ways] plus, for each distinct group around it, `parts[n]` [ways, choices]."""
+
+    ways: tuple[Way, ...]
+    home: bool
+    base: IntArray
+    parts: tuple[IntArray, ...]
+
+    def entries(self) -> int:
+        """Entries of the whole table."""
+        n = 1
+        for part in self.parts:
+            n *= part.shape[1]
+        return n
+
+    def table(self) -> IntArray:
+        """[choices of group 0, choices of group 1, ...] the cheapest way's bytes."""
+        total = self.base.reshape(-1, *(1,) * len(self.parts))
+        for n in range(len(self.parts)):
+            total = total + self._shaped(n)
+        return np.asarray(np.minimum(total.min(axis=0), FORBIDDEN))
+
+    def reduced(self) -> Matrices:
+        """Without the ways that in no entry are better than another one."""
+        rows = np.concatenate([self.base[:, None], *self.parts], axis=1)
+        _, first = np.unique(rows, axis=0, return_index=True)
+        keep = np.sort(first)
+        if len(keep) <= 512:
+            r = rows[keep]
+            below = np.all(r[None, :, :] <= r[:, None, :], axis=2)  # [a, b]: b is nowhere above a
+            np.fill_diagonal(below, False)
+            keep = keep[~below.any(axis=1)]
+        return Matrices(
+            tuple(self.ways[i] for i in keep),
+            self.home,
+            self.base[keep],
+            tuple(p[keep] for p in self.parts),
+        )
+
+    def _shaped(self, n: int) -> IntArray:
+        shape = [1] * (len(self.parts) + 1)
+        shape[0], shape[n + 1] = self.parts[n].shape
+        return self.parts[n].reshape(shape)
+
+    def cheapest(self, chosen: Sequence[int]) -> tuple[int, int]:
+        """Index of the first cheapest way, and its bytes, for one choice of every group."""
+        total = self.base.copy()
+        for part, c in zip(self.parts, chosen, strict=True):
+            total = total + part[:, c]
+        way = int(np.argmin(total))
+        return way, int(total[way])
+
+
+class Pricing:
+    """Costs of operators, equal questions answered once."""
+
+    def __init__(self) -> None:
+        self._candidates: dict[tuple[object, ...], Candidates] = {}
+        self._columns: dict[tuple[object, ...], IntArray] = {}
+        self._matrices: dict[tuple[object, ...], Matrices] = {}
+
+    def matrices(
+        self,
+        operator: Operator,
+        factors: tuple[int, ...],
+        choices: Mapping[int, Choices],
+        prefixes: tuple[Way, ...] | None = None,
+    ) -> Matrices:
+        """The operator's cost over the `choices` of the groups around it (in order of `operator.groups`).
+
+        `prefixes`: ways over the earlier cuts that alone are continued, where there are very many ways.
+        """
+        around = operator.groups
+        local = {g: n for n, g in enumerate(around)}
+        slots = tuple(local.get(g, g) for g in (*operator.inputs, *operator.outputs))
+        ways = self._ways(operator, factors, choices, prefixes)
+        layouts = tuple(choices[g] for g in around)
+        key = (id(ways), slots, layouts, operator.versions, operator.internal, factors)
+        if key not in self._matrices:
+            self._matrices[key] = self._price(operator, ways, factors, layouts, slots)
+        return self._matrices[key]
+
+    def can_write(
+        self, operator: Operator, output: int, layout: Layout, factors: tuple[int, ...]
+    ) -> bool:
+        """Whether some way to cut the operator writes the version at `output` just where it lies."""
+        if operator.described is None or operator.place is Place.HOME:
+            return layout.home
+        shape = operator.output_shapes[output]
+        around = {g: (layout,) for g in operator.groups}
+        ways = self._ways(operator, factors, around, None)
+        written = in_place(ways.writes[output], held_stack((layout,), shape, factors))
+        return bool(written.min() < FORBIDDEN)
+
+    def _ways(
+        self,
+        operator: Operator,
+        factors: tuple[int, ...],
+        choices: Mapping[int, Choices],
+        prefixes: tuple[Way, ...] | None,
+    ) -> Candidates:
+        described = operator.described
+        at_home = operator.place is Place.HOME or any(
+            g >= 0 and choices[g][0].home for g in operator.outputs[_own(operator) :]
+        )
+        outputs = [choices[g] for g in operator.outputs if g >= 0]
+        whole_at = tuple(
+            all(layout.cuts[s] is None for c in outputs for layout in c)
+            for s in range(len(factors))
+        )
+        if described is None:
+            key: tuple[object, ...] = (
+                "whole",
+                operator.input_shapes,
+                operator.output_shapes,
+                factors,
+            )
+            make: Callable[[], Candidates] = lambda: _whole_at_home(operator, factors)
+        elif at_home:
+            key = (described.signature, factors, "home")
+            make = lambda: candidates.whole_at_home(described, factors)
+        elif operator.place is Place.COPIED:
+            key = (described.signature, factors, "copied")
+            make = lambda: candidates.whole(described, factors)
+        else:
+            many = candidates.count_ways(described, len(factors)) > candidates.MOST_WAYS
+            kept = prefixes if many else None
+            key = (described.signature, factors, whole_at, kept, operator.once)
+            make = lambda: candidates.candidates_of(
+                described, factors, whole_at, kept, operator.once
+            )
+        if key not in self._candidates:
+            self._candidates[key] = make()
+        return self._candidates[key]
+
+    def _price(
+        self,
+        operator: Operator,
+        ways: Candidates,
+        factors: tuple[int, ...],
+        layouts: tuple[Choices, ...],
+        slots: tuple[int, ...],
+    ) -> Matrices:
+        base = ways.internal * (max(4, operator.input_itemsizes[0]) if ways.internal.any() else 0)
+        parts = [np.zeros((len(ways.ways), len(c)), np.int64) for c in layouts]
+        n_in, own = len(operator.inputs), _own(operator)
+        for slot, at in enumerate(slots):
+            i, o = slot, slot - n_in
+            if at == UNUSED or (o < 0 and not ways.reads[i].present.any()):
+                continue
+            choice = layouts[at] if at >= 0 else (Layout((None,) * len(factors), home=at == HOME),)
+            if o < 0:
+                shape, width = operator.input_shapes[i], operator.input_itemsizes[i]
+                kind = "read"
+            else:
+                shape, width = operator.output_shapes[o], operator.output_itemsizes[o]
+                kind = "version" if o >= own else "write"
+            key = (id(ways), slot, choice, kind)
+            if key not in self._columns:
+                held = held_stack(choice, shape, factors)
+                if kind == "read":
+                    self._columns[key] = fetched(held, ways.reads[i]) * width
+                elif kind == "write":
+                    self._columns[key] = (
+                        routed(ways.writes[o], held, middle_stack(choice, shape, factors)) * width
+                    )
+                else:
+                    self._columns[key] = in_place(ways.writes[o], held)
+            column = self._columns[key]
+            if at >= 0:
+                parts[at] = parts[at] + column
+            else:
+                base = base + column[:, 0]
+        return Matrices(ways.ways, ways.home, base, tuple(parts))
+
+
+def _own(operator: Operator) -> int:
+    return len(operator.outputs) - operator.versions
+
+
+def _whole_at_home(operator: Operator, factors: tuple[int, ...]) -> Candidates:
+    """The one way of an operator without description: worker 0 reads and makes everything."""
+    k = int(np.prod(factors, dtype=np.int64))
+    alone = np.arange(k) == 0
+
+    def stack(shape: tuple[int, ...]) -> Stack:
+        return Stack.of(Regions.everywhere(shape, k).only(alone), 1)
+
+    written = [stack(s) for s in operator.output_shapes]
+    return Candidates(
+        (("", (None,) * len(factors)),),
+        True,
+        tuple(stack(s) for s in operator.input_shapes),
+        tuple(Written(w.lo, w.hi, w.present, np.ones(1, np.int64)) for w in written),
+        np.zeros(1, np.int64),
+    )
+
+
+@functools.lru_cache(maxsize=65536)
+def held_stack(choice: Choices, shape: tuple[int, ...], factors: tuple[int, ...]) -> Stack:
+    """The regions owned under each layout of `choice`."""
+    return _stacked([layout_regions(layout, shape, factors) for layout in choice])
+
+
+@functools.lru_cache(maxsize=65536)
+def middle_stack(choice: Choices, shape: tuple[int, ...], factors: tuple[int, ...]) -> Stack:
+    """Where partial results are combined under each layout of `choice` (see `transfers.route`)."""
+    k = int(np.prod(factors, dtype=np.int64))
+    written = Regions(np.zeros((k, 0), np.int64), np.zeros((k, 0), np.int64), np.ones(k, np.bool_))
+    return _stacked(
+        [
+            transfers.route(written, np.arange(k), layout_regions(layout, shape, factors)).middle
+            for layout in choice
+        ]
+    )
+
+
+def _stacked(regions: Sequence[Regions]) -> Stack:
+    return Stack(
+        np.stack([r.lo for r in regions]),
+        np.stack([r.hi for r in regions]),
+        np.stack([r.present for r in regions]),
+    )
+
+
+def common(a: Stack, b: Stack) -> IntArray:
+    """[ways of a, ways of b] elements that the workers have in both, all workers together."""
+    shape = (len(a.lo), len(b.lo), a.lo.shape[1])
+    volume = np.ones(shape, np.int64)
+    for d in range(a.lo.shape[2]):
+        extent = np.minimum(a.hi[:, None, :, d], b.hi[None, :, :, d])
+        extent = extent - np.maximum(a.lo[:, None, :, d], b.lo[None, :, :, d])
+        volume *= np.maximum(extent, 0)
+    volume *= a.present[:, None, :] & b.present[None, :, :]
+    return volume.sum(axis=2)
+
+
+def fetched(held: Stack, need: Stack) -> IntArray:
+    """[ways, layouts] `transfers.fetched_elements` of what each way needs under each layout."""
+    return need.sizes().sum(axis=1)[:, None] - common(need, held)
+
+
+def routed(written: Written, held: Stack, middle: Stack) -> IntArray:
+    """[ways, layouts] `transfers.route_elements` of what each way writes under each layout."""
+    straight = held.sizes().sum(axis=1)[None, :] - common(written, held)
+    if not np.any(written.kinds > 1):
+        return straight
+    spread = middle.sizes().sum(axis=1)
+    onward = held.sizes().sum(axis=1) - np.einsum("ll->l", common(middle, held))
+    combined = written.kinds[:, None] * spread[None, :] - common(written, middle) + onward[None, :]
+    return np.where(written.kinds[:, None] > 1, combined, straight)
+
+
+def in_place(written: Written, held: Stack) -> IntArray:
+    """[ways, layouts] 0 where a way writes just what each worker owns, whole, else FORBIDDEN."""
+    same = np.all(written.present[:, None, :] == held.present[None, :, :], axis=2)
+    inside = np.all(written.lo[:, None] == held.lo[None], axis=3) & np.all(
+        written.hi[:, None] == held.hi[None], axis=3
+    )
+    same &= np.all(inside | ~held.present[None], axis=2) & (written.kinds <= 1)[:, None]
+    return np.where(same, 0, FORBIDDEN).astype(np.int64)

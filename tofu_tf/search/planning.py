@@ -1,0 +1,151 @@
+"""A Graph on a Machine -> its Plan: coarsen, search, write down."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from tofu_tf import errors
+from tofu_tf.coarsen.coarsening import coarsen
+from tofu_tf.coarsen.groups import COPIED, HOME, SMALL_BYTES, Coarse
+from tofu_tf.cost.communication import Pricing
+from tofu_tf.cost.evaluation import evaluate
+from tofu_tf.graph import traversal
+from tofu_tf.graph.ir import CONST, Graph, Ref
+from tofu_tf.ops.applicable import Describing
+from tofu_tf.plan.constraints import Wish, wanted_layouts
+from tofu_tf.plan.layouts import Layout
+from tofu_tf.plan.machine import Machine
+from tofu_tf.plan.plans import Plan, Strategy
+from tofu_tf.search.algorithms import ALGORITHMS, OBJECTIVES
+from tofu_tf.search.problem import Outcome, Problem
+
+
+def find_plan(
+    graph: Graph,
+    machine: Machine,
+    *,
+    objective: str = "bytes",
+    algorithm: str = "recursion",
+    constraints: Mapping[str, Wish] | None = None,
+    pinned: Mapping[str, Layout] | None = None,
+    small_bytes: int = SMALL_BYTES,
+    describing: Describing | None = None,
+) -> Plan:
+    """How every tensor of `graph` lies on `machine` and how every operator is cut.
+
+    Args:
+      graph: the step.
+      machine: the devices and their cuts.
+      objective: what is minimised, see OBJECTIVES.
+      algorithm: how it is searched, see ALGORITHMS.
+      constraints: layouts by name, ``{"dense/kernel": (None, "d0")}`` (see `plan.constraints`).
+      pinned: variables' layouts that an earlier plan has settled.
+      small_bytes: tensors up to this size are copied, or kept on worker 0, instead of cut.
+      describing: descriptions of the graph's nodes, where the caller has them already.
+
+    Raises:
+      PlanError: an unknown objective or algorithm; more workers than any tensor can be cut for.
+      ConstraintError: a constraint that matches nothing or cannot be.
+      UndescribedError: ops without a description.
+    """
+    _known("objective", objective, OBJECTIVES)
+    _known("algorithm", algorithm, ALGORITHMS)
+    describing = describing or Describing(graph)
+    wanted = wanted_layouts(graph, machine, constraints, pinned)
+    _check_size(graph, machine)
+    coarse = coarsen(graph, describing, wanted, small_bytes)
+    outcome = ALGORITHMS[algorithm](Problem(coarse, machine, Pricing()))
+    layouts = _layouts(coarse, machine, outcome)
+    plan = Plan(
+        machine,
+        layouts,
+        _strategies(coarse, machine, outcome),
+        traversal.fingerprint(graph),
+        algorithm,
+        objective,
+        search_bytes=outcome.bytes,
+        reasons=_reasons(coarse, layouts, outcome),
+    )
+    return dataclasses.replace(plan, predicted_bytes=evaluate(graph, plan, describing))
+
+
+def _known(what: str, name: str, table: Mapping[str, object]) -> None:
+    if name not in table:
+        raise errors.PlanError(
+            f"{what} {name!r}", "is not known", f"one of {', '.join(map(repr, sorted(table)))}"
+        )
+
+
+def _check_size(graph: Graph, machine: Machine) -> None:
+    """Raises PlanError when no tensor at all can be cut for so many workers."""
+    largest: tuple[int, Ref | None, tuple[int, ...]] = (0, None, ())
+    for node in graph:
+        for ref, spec in zip(node.refs, node.outputs, strict=True):
+            if node.op == CONST or not spec.itemsize:
+                continue
+            if _divides(spec.shape, machine.factors):
+                return
+            for n in spec.shape:
+                if n > largest[0]:
+                    largest = (n, ref, spec.shape)
+    if largest[1] is not None:
+        raise errors.PlanError(
+            f"{machine.workers} workers",
+            "no tensor of the step can be cut in so many parts: the largest dimension is "
+            f"{largest[0]}, of {largest[1]} {list(largest[2])}",
+            f"a tensor that can be cut in {' x '.join(map(str, machine.factors))}",
+            "use fewer devices or a larger batch",
+        )
+
+
+def _divides(shape: tuple[int, ...], factors: tuple[int, ...]) -> bool:
+    """Whether some layout leaves every worker a part of its own."""
+    if math.prod(shape) < math.prod(factors):
+        return False
+    left = list(shape)
+    for f in factors:
+        d = max(range(len(left)), key=lambda d: left[d], default=None)
+        if d is None or left[d] < f:
+            return False
+        left[d] //= f
+    return True
+
+
+def _layouts(coarse: Coarse, machine: Machine, outcome: Outcome) -> dict[Ref, Layout]:
+    uncut = (None,) * len(machine.factors)
+    fixed = {COPIED: Layout(uncut), HOME: Layout(uncut, home=True)}
+    return {
+        ref: outcome.layouts[coarse.group_of[ref]]
+        if ref in coarse.group_of
+        else fixed[coarse.small[ref]]
+        for ref in coarse.graph.refs()
+    }
+
+
+def _strategies(coarse: Coarse, machine: Machine, outcome: Outcome) -> dict[str, Strategy]:
+    found: dict[str, Strategy] = {}
+    for operator, ((body, axes), home) in zip(coarse.operators, outcome.ways, strict=True):
+        for name in operator.nodes:
+            found[name] = Strategy(axes, home, body)
+    return {name: found[name] for name in coarse.graph.nodes if name in found}
+
+
+def _reasons(coarse: Coarse, layouts: Mapping[Ref, Layout], outcome: Outcome) -> dict[Ref, str]:
+    found: dict[Ref, str] = {}
+    for node in coarse.graph:
+        if node.op == CONST:
+            continue
+        for ref, spec in zip(node.refs, node.outputs, strict=True):
+            layout = layouts[ref]
+            if ref in coarse.group_of:
+                if None in layout.cuts:
+                    found[ref] = outcome.reasons.get(coarse.group_of[ref], "asked for")
+            elif layout.home:
+                found[ref] = "happens once"
+            elif spec.nbytes:
+                found[ref] = f"{spec.nbytes} bytes, {coarse.small_bytes} or fewer are copied"
+            else:
+                found[ref] = "no elements" if not spec.size else f"{spec.dtype} is not cut"
+    return found

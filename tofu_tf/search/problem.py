@@ -1,0 +1,186 @@
+"""One search: the groups' choices along each cut, and the factor graph of the operators' costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+from tofu_tf import errors
+from tofu_tf.coarsen.groups import Coarse, Group, Operator
+from tofu_tf.cost.candidates import Way
+from tofu_tf.cost.communication import FORBIDDEN, Choices, Matrices, Pricing
+from tofu_tf.plan.layouts import Layout
+from tofu_tf.plan.machine import Machine
+from tofu_tf.search.factors import Collecting, FactorGraph
+
+# An operator whose table would have more entries gets a variable for its way to be cut, and one table per group.
+MOST_TABLE_ENTRIES = 1 << 14
+
+# Entries of an operator's table times its ways, above which the ways are thinned out first.
+MOST_WORK = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A coarse graph on a machine, with the prices of its operators."""
+
+    coarse: Coarse
+    machine: Machine
+    pricing: Pricing
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        return self.machine.factors
+
+    @functools.cached_property
+    def writers(self) -> Mapping[int, tuple[tuple[Operator, int], ...]]:
+        """For each group the operators that write a variable's version in it, with the output's index."""
+        found: dict[int, list[tuple[Operator, int]]] = {}
+        for operator in self.coarse.operators:
+            for o in range(len(operator.outputs) - operator.versions, len(operator.outputs)):
+                if operator.outputs[o] >= 0 and not operator.internal:
+                    found.setdefault(operator.outputs[o], []).append((operator, o))
+        return {g: tuple(writers) for g, writers in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What an algorithm yields: each group's layout, each operator's way to be cut, and their bytes.
+
+    `reasons`: for groups that some cut does not divide, why.
+    """
+
+    layouts: tuple[Layout, ...]
+    ways: tuple[tuple[Way, bool], ...]  # and whether it is worker 0's alone
+    bytes: int
+    reasons: Mapping[int, str]
+
+
+def extended(problem: Problem, group: Group, prefix: Layout) -> tuple[Choices, str]:
+    """The layouts that continue `prefix` by one cut, first choice first, and why it is not cut if so.
+
+    The dimension that leaves the largest parts comes first, so that equal costs give even parts. A group is
+    copied along a cut only when no dimension can be divided any more (or its updates cannot be).
+    """
+    s = len(prefix.cuts)
+    if group.fixed is not None:
+        return (Layout(group.fixed.cuts[: s + 1], group.fixed.home),), "asked for"
+    factor = problem.factors[s]
+    left = list(group.shape)
+    for before, d in zip(problem.factors, prefix.cuts, strict=False):
+        if d is not None:
+            left[d] //= before
+    dims = sorted((d for d in range(len(left)) if left[d] >= factor), key=lambda d: (-left[d], d))
+    copied = Layout((*prefix.cuts, None))
+    shown = f"{list(group.shape)}"
+    if not dims:
+        return (copied,), f"no dimension of {shown} can still be cut in {factor} by d{s}"
+    choices = tuple(Layout((*prefix.cuts, d)) for d in dims)
+    writable = tuple(c for c in choices if _writable(problem, group, c))
+    if not writable:
+        return (copied,), f"its update cannot be cut along any dimension of {shown} by d{s}"
+    return writable, ""
+
+
+def _writable(problem: Problem, group: Group, layout: Layout) -> bool:
+    # one cut at a time: the earlier ones have been asked about before
+    last = Layout(layout.cuts[-1:])
+    factor = problem.factors[len(layout.cuts) - 1]
+    return all(
+        problem.pricing.can_write(operator, o, last, (factor,))
+        for operator, o in problem.writers.get(group.id, ())
+    )
+
+
+def factor_graph(
+    problem: Problem,
+    cuts: int,
+    choices: Sequence[Choices],
+    prefixes: Sequence[tuple[Way, ...] | None],
+) -> tuple[FactorGraph, tuple[Matrices | None, ...]]:
+    """Costs of all operators over ``factors[:cuts]``; variable g is group g, then those of operators.
+
+    `choices[g]`: layouts of group g. `prefixes[o]`: ways of operator o that alone are continued. Operators inside
+    one group cost nothing and have no matrices.
+
+    Raises:
+      PlanError: operators that cannot run under any of the choices.
+    """
+    factors = problem.factors[:cuts]
+    collecting = Collecting([len(c) for c in choices])
+    around = dict(enumerate(choices))
+    made: list[Matrices | None] = []
+    impossible: list[str] = []
+    for operator, prefix in zip(problem.coarse.operators, prefixes, strict=True):
+        if operator.internal:
+            made.append(None)
+            continue
+        matrices = problem.pricing.matrices(operator, factors, around, prefix)
+        made.append(matrices)
+        if not _add(collecting, operator, matrices):
+            impossible.append(f"{operator.nodes[0]} ({_op(operator)})")
+    if impossible:
+        raise errors.PlanError(
+            ", ".join(impossible),
+            "cannot write its variable as that is cut, in any way",
+            "an operator that can be cut along some dimension of the variable that it updates",
+            "pin the variable to be copied, for example constraints={name: (None, ...)}",
+        )
+    return collecting.graph(), tuple(made)
+
+
+def _op(operator: Operator) -> str:
+    return operator.described.entry.name if operator.described is not None else "no description"
+
+
+def _add(collecting: Collecting, operator: Operator, matrices: Matrices) -> bool:
+    """Adds an operator's costs; False when all are forbidden."""
+    scope, times = operator.groups, len(operator.nodes)
+    entries = math.prod(p.shape[1] for p in matrices.parts)
+    if entries * len(matrices.base) > MOST_WORK:
+        matrices = matrices.reduced()
+    if entries <= MOST_TABLE_ENTRIES and entries * len(matrices.base) <= MOST_WORK:
+        table = matrices.table()
+        collecting.add(scope, table, times)
+        return bool(table.min() < FORBIDDEN)
+    matrices = matrices.reduced()
+    way = collecting.variable(len(matrices.base))
+    collecting.add((way,), matrices.base, times)
+    for g, part in zip(scope, matrices.parts, strict=True):
+        collecting.add((way, g), part, times)
+    return True
+
+
+def ways_of(
+    problem: Problem, layouts: Sequence[Layout], prefixes: Sequence[tuple[Way, ...] | None]
+) -> tuple[tuple[Way, bool], ...]:
+    """The first cheapest way to cut every operator when the groups lie as `layouts`, and whether at home."""
+    around = {g: (layout,) for g, layout in enumerate(layouts)}
+    found = []
+    for operator, prefix in zip(problem.coarse.operators, prefixes, strict=True):
+        way = _following(operator, layouts) if operator.internal else None
+        if way is not None:
+            found.append((way, False))
+            continue
+        matrices = problem.pricing.matrices(operator, problem.factors, around, prefix)
+        best, _ = matrices.cheapest([0] * len(operator.groups))
+        found.append((matrices.ways[best], matrices.home))
+    return tuple(found)
+
+
+def _following(operator: Operator, layouts: Sequence[Layout]) -> Way | None:
+    """The way in which an element-wise operator works where its tensors lie; None if it has no such axes."""
+    layout = layouts[operator.outputs[0]]
+    if operator.described is None or layout.home:
+        return None
+    applied = operator.described.applied[0]
+    dims = applied.description.writes[0].dims
+    axes: list[str | None] = []
+    for d in layout.cuts:
+        form = None if d is None else dims[d]
+        axes.append(None if form is None else form.axis)
+        if d is not None and axes[-1] not in applied.axes:
+            return None
+    return applied.variant.name, tuple(axes)
