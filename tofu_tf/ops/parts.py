@@ -61,9 +61,7 @@ def sliced(
     return emit.add("Slice", [tensor, begin, size], {"T": dtype, "Index": "int32"}, part)
 
 
-def localised(
-    emit: Emitter, indices: str, bounds: tuple[int, int], dtype: str, rank: int
-) -> tuple[str, str]:
+def localised(emit: Emitter, indices: str, bounds: tuple[int, int], dtype: str) -> tuple[str, str]:
     """Indices relative to ``bounds[0]`` and a mask of those that fall into `bounds`.
 
     Indices that fall outside come out as -1, which scatters and one-hots skip.

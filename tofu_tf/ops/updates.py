@@ -104,7 +104,7 @@ def _rows_body(indices: int, rows: Sequence[int]) -> Any:
         inputs = list(piece.inputs)
         if not piece.whole("i0"):
             dtype = piece.specs[indices].dtype
-            local, inside = localised(emit, inputs[indices], piece.box["i0"], dtype, 1)
+            local, inside = localised(emit, inputs[indices], piece.box["i0"], dtype)
             taken = {"indices": (local, dtype)} | {
                 f"rows{n}": (inputs[n], piece.specs[n].dtype) for n in rows
             }
