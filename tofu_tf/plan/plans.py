@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tofu_tf.graph.ir import Ref
+from tofu_tf.graph.ir import CONST, Graph, Ref, TensorSpec, Variable
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Machine
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Strategy:
-    """Per cut the axis (by name) that divides an operator's work, or None: every group does all of it.
+    """Per cut the axis (by name) that divides an operator's work; None: every group does all of it.
 
     `home`: only worker 0 runs the operator, whole. `body` names the body that makes the pieces.
     """
@@ -34,8 +34,10 @@ class Plan:
     """A decision for every tensor and operator of one graph on one machine.
 
     `predicted_bytes`: bytes that cross between devices in one step (feeds and results apart).
-    `search_bytes`: the objective's value at the optimum, an upper bound of it (no sharing of fetches).
+    `search_bytes`: the objective's value at the optimum, an upper bound of it (fetches not shared).
     `reasons`: for tensors that are not cut, why.
+    `specs` and `variables`, for people to read (see `with_specs`): shape and dtype of every tensor
+    but constants and the next versions of variables, and the step's variables by name.
     """
 
     machine: Machine
@@ -47,3 +49,23 @@ class Plan:
     predicted_bytes: int = 0
     search_bytes: int = 0
     reasons: Mapping[Ref, str] = dataclasses.field(default_factory=dict)
+    specs: Mapping[Ref, TensorSpec] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, Variable] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        from tofu_tf.plan.text import plan_text
+
+        return plan_text(self)
+
+
+def with_specs(plan: Plan, graph: Graph) -> Plan:
+    """`plan` with shapes, dtypes and variables of its graph, so that it can be read by itself."""
+    specs = {
+        ref: spec
+        for node in graph
+        if node.op != CONST
+        for ref, spec in list(zip(node.refs, node.outputs, strict=True))[
+            : len(node.outputs) - len(node.writes)
+        ]
+    }
+    return dataclasses.replace(plan, specs=specs, variables=dict(graph.variables))
