@@ -75,7 +75,7 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def plan_sections(plan: Plan, activations: int | None = ACTIVATIONS) -> tuple[Section, ...]:
-    """Weights, variables shaped like one (optimizer slots), other variables, the largest of the rest.
+    """Weights, variables shaped like one (optimizer slots), other variables, the largest others.
 
     A plan that was not given its shapes (`plans.with_specs`) shows names and layouts only.
     """
