@@ -17,7 +17,7 @@ from tofu_tf.ops.applicable import Describing
 from tofu_tf.plan.constraints import Wish, wanted_layouts
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Machine
-from tofu_tf.plan.plans import Plan, Strategy
+from tofu_tf.plan.plans import Plan, Strategy, with_specs
 from tofu_tf.search.algorithms import ALGORITHMS, OBJECTIVES
 from tofu_tf.search.problem import Outcome, Problem
 
@@ -68,7 +68,8 @@ def find_plan(
         search_bytes=outcome.bytes,
         reasons=_reasons(coarse, layouts, outcome),
     )
-    return dataclasses.replace(plan, predicted_bytes=evaluate(graph, plan, describing))
+    plan = dataclasses.replace(plan, predicted_bytes=evaluate(graph, plan, describing))
+    return with_specs(plan, graph)
 
 
 def _known(what: str, name: str, table: Mapping[str, object]) -> None:
