@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from tofu_tf import errors
-from tofu_tf.plan.layouts import Layout
 from tofu_tf.runtime import devices, gathering, private_api, shown
 from tofu_tf.tdl.regions import Region
 
@@ -31,8 +30,7 @@ class Part:
 class ShardedVariable:
     """The parts of one variable and what the user's object shows of them.
 
-    `layout` is the plan's decision that the parts came from, `machine_devices` its devices;
-    `settled` tells whether a training step made it, so that it stays.
+    `origin` is whatever the caller wants to know again of where the parts came from.
     """
 
     def __init__(self, variable: Any, parts: Sequence[Part]) -> None:
@@ -40,9 +38,7 @@ class ShardedVariable:
         self.dtype: tf.DType = variable.dtype
         self.name: str = variable.name.split(":")[0]
         self.handle = variable.handle  # of the emptied resource
-        self.layout: Layout | None = None
-        self.machine_devices: tuple[str, ...] = ()
-        self.settled = False
+        self.origin: tuple[Any, ...] | None = None
         self._check(parts)
         source = _Whole(variable)
         self._parts, self._resources = tuple(parts), source.copy(self.name, parts)
