@@ -16,6 +16,7 @@ from tofu_tf.plan.plans import Plan
 from tofu_tf.rewrite.exporting import exported
 from tofu_tf.rewrite.placed import Placed
 from tofu_tf.rewrite.rewriting import rewrite
+from tofu_tf.search.checking import check_plan
 from tofu_tf.search.planning import find_plan
 
 # How a change of layout becomes nodes.
@@ -92,4 +93,4 @@ def partition(
     return exported(placed, graph, fetches), plan
 
 
-__all__ = ["LOWERINGS", "apply_plan", "find_plan", "partition"]
+__all__ = ["LOWERINGS", "apply_plan", "check_plan", "find_plan", "partition"]

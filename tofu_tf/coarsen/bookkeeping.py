@@ -17,8 +17,8 @@ def home_variables(
 ) -> frozenset[str]:
     """Names of the variables that are kept once, on worker 0: counters, learning rate, metrics.
 
-    These are the small ones that are neither trained nor shaped like one that is (a slot of its optimizer,
-    a moving average), and every scalar that is not trained.
+    These are the small ones that are neither trained nor shaped like one that is (a slot of its
+    optimizer, a moving average), and every scalar that is not trained.
     """
     trained = {v.spec.shape for v in graph.variables.values() if v.trainable and v.spec.shape}
     found = set()
@@ -40,15 +40,15 @@ def places_of(
 ) -> tuple[dict[str, Place], dict[Ref, int]]:
     """Where every node runs, and for every tensor outside `grouped` COPIED or HOME.
 
-    A node runs on worker 0 when it writes a variable that is kept there, has an effect of its own, has no
-    description, draws few random numbers, or is small and of use on worker 0 only.
+    A node runs on worker 0 when it writes a variable that is kept there, has an effect of its own,
+    has no description, draws few random numbers, or is small and of use on worker 0 only.
     """
     uses = traversal.consumers(graph)
     versions = traversal.version_variables(graph)
     fetched = frozenset(graph.outputs)
     places: dict[str, Place] = {}
     small: dict[Ref, int] = {}
-    for node in reversed(graph.nodes.values()):
+    for node in reversed(list(graph.nodes.values())):
         wanted_at: dict[Ref, int] = {}
         for ref in node.refs:
             if ref in grouped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from tofu_tf import errors
@@ -122,7 +123,8 @@ def _groups(
     members: dict[Ref, list[Ref]] = {}
     for ref, root in grouped.items():
         members.setdefault(root, []).append(ref)
-    groups, group_of = [], {}
+    groups: list[Group] = []
+    group_of: dict[Ref, int] = {}
     for root, refs in members.items():
         spec = graph.spec(refs[0])
         groups.append(Group(len(groups), tuple(refs), spec.shape, spec.itemsize, ties.wanted(root)))
@@ -140,7 +142,7 @@ def _operators(
 ) -> tuple[Operator, ...]:
     uses = traversal.consumers(graph)
     fetched = frozenset(graph.outputs)
-    found: dict[tuple[object, ...], list[str]] = {}
+    found: dict[Operator, list[str]] = {}
     for node in graph:
         if node.op in SOURCES or node.op in _EMPTY:
             continue
@@ -163,8 +165,8 @@ def _operators(
             and min(touched) >= 0
             and all(g >= 0 for g in outputs)
         )
-        key = (
-            described.signature if described is not None else node.name,
+        operator = Operator(
+            described,
             places[node.name],
             inputs,
             outputs,
@@ -175,9 +177,14 @@ def _operators(
             len(node.writes),
             node.op in state.RANDOM,
             internal,
+            (),
         )
-        found.setdefault(key, []).append(node.name)
+        found.setdefault(operator, []).append(node.name)
     return tuple(
-        Operator(describing(graph.nodes[names[0]]), *key[1:], nodes=tuple(names))  # type: ignore[arg-type]
-        for key, names in found.items()
+        dataclasses.replace(operator, nodes=tuple(names)) for operator, names in found.items()
     )
+
+
+def needs_strategy(node: Node) -> bool:
+    """Whether a plan says how this node runs: it is no source of a tensor, and does something."""
+    return node.op not in SOURCES and node.op not in _EMPTY

@@ -1,4 +1,4 @@
-"""What coarsening yields: groups of tensors with one decision each, and the operators between them."""
+"""What coarsening yields: groups of tensors with one decision each, operators between them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from tofu_tf.graph.ir import Graph, Ref
 from tofu_tf.ops.applicable import Described
 from tofu_tf.plan.layouts import Layout
 
-# Tensors of at most so many bytes are not cut: every worker has its own copy, or worker 0 the only one.
+# Tensors of at most so many bytes are not cut: every worker has its own copy, or worker 0 the only
+# one.
 SMALL_BYTES = 1024
 
-# Where a tensor lies that belongs to no group: everywhere, on worker 0, or nowhere since nobody uses it.
+# Where a tensor lies that belongs to no group: everywhere, on worker 0, or nowhere since nobody
+# uses it.
 COPIED, HOME, UNUSED = -1, -2, -3
 
 
 class Place(enum.Enum):
-    """How an operator runs: in pieces along its axes, whole on every worker, or whole on worker 0."""
+    """How an operator runs: in pieces, whole on every worker, or whole on worker 0."""
 
     CUT = "cut"
     COPIED = "copied"
@@ -43,9 +45,10 @@ class Group:
 class Operator:
     """All nodes that are equal: same signature, same groups around them.
 
-    `inputs[i]`, `outputs[o]`: the group's id, or COPIED, HOME, UNUSED. The last `versions` outputs are a
-    variable's next versions, which must be written where they lie. `once`: no part of the work may be done
-    twice (random numbers). `internal`: element-wise within one group, so without cost in any layout.
+    `inputs[i]`, `outputs[o]`: the group's id, or COPIED, HOME, UNUSED. The last `versions` outputs
+    are a variable's next versions, which must be written where they lie. `once`: no part of the
+    work may be done twice (random numbers). `internal`: element-wise within one group, so without
+    cost in any layout.
     """
 
     described: Described | None

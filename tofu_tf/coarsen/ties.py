@@ -1,4 +1,4 @@
-"""Sets of tensors that are cut alike: the versions of a variable, and what element-wise operators join."""
+"""Sets of tensors cut alike: a variable's versions, and what element-wise operators join."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def tie_elementwise(
 ) -> None:
     """Ties the same-shaped, same-width `candidates` around every element-wise node.
 
-    Names play no part; tensors of other element width stay apart, since their bytes weigh differently.
+    Names play no part; tensors of other element width stay apart, since their bytes weigh
+    differently.
     """
     for node in graph:
         if not node.outputs or not elementwise(node):

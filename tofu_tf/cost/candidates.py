@@ -15,7 +15,8 @@ from tofu_tf.tdl.intervals import Boxes, access_regions
 from tofu_tf.tdl.regions import IntArray, Regions
 from tofu_tf.tdl.splitting import digits
 
-# Above so many ways (axes to the power of cuts) the axes of the earlier cuts stay as they were found.
+# Above so many ways (axes to the power of cuts) the axes of the earlier cuts stay as they were
+# found.
 MOST_WAYS = 1024
 
 Axes = tuple[str | None, ...]
@@ -24,7 +25,7 @@ Way = tuple[str, Axes]  # body, one axis per cut
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stack:
-    """Regions of one tensor for several ways (or layouts) at once: `lo`, `hi` [ways, workers, rank]."""
+    """Regions of one tensor for several ways (or layouts): `lo`, `hi` [ways, workers, rank]."""
 
     lo: IntArray
     hi: IntArray
@@ -49,14 +50,14 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Written(Stack):
-    """Where an output's (partial) elements are made; `kinds` [ways]: how many partial results there are."""
+    """Where an output's elements are made; `kinds` [ways]: how many partial results there are."""
 
     kinds: IntArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidates:
-    """All ways to cut an operator. `internal` [ways]: elements moved by its body's own reductions."""
+    """All ways to cut an operator. `internal` [ways]: elements that its body's reductions move."""
 
     ways: tuple[Way, ...]
     home: bool
@@ -74,16 +75,18 @@ def candidates_of(
 ) -> Candidates:
     """The ways to cut an operator over `factors`, in order of preference.
 
-    A way has an axis for every cut along which some axis still can be cut in so many parts that nobody is
-    left without work; `whole_at[s]` says that no output is divided by cut s, so that doing all the work in
-    every group is allowed there too. Bodies come in the order of the entry, reductions after other axes.
+    A way has an axis for every cut along which some axis still can be cut in so many parts that
+    nobody is left without work; `whole_at[s]` says that no output is divided by cut s, so that
+    doing all the work in every group is allowed there too. Bodies come in the order of the entry,
+    reductions after other axes.
 
     Args:
       described: the operator.
       factors: the number of groups of each cut.
       whole_at: per cut, whether an axis may be left out though one could be cut.
       prefixes: ways over ``factors[:-1]`` that alone are continued; None: all.
-      once: whether no part of the work may be done twice; then worker 0 does it when it cannot be cut.
+      once: whether no part of the work may be done twice; then worker 0 does it when it cannot be
+        cut.
     """
     found: list[tuple[Applied, tuple[Axes, ...]]] = []
     for applied in described.applied:

@@ -5,15 +5,15 @@ For a way A to cut the operator and layouts L of its tensors,
     bytes(A, L) = sum over inputs  of fetched(L_i, reads_i(A)) * itemsize_i
                 + sum over outputs of routed(writes_o(A), L_o) * itemsize_o  + internal(A),
 
-so the table is the minimum over A of a sum of matrices, one per tensor (partition-n-reduce, section 4 of
-the paper, with exact regions of all cuts at once).
+so the table is the minimum over A of a sum of matrices, one per tensor (partition-n-reduce,
+section 4 of the paper, with exact regions of all cuts at once).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ Choices = tuple[Layout, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrices:
-    """An operator's cost as `base` [ways] plus, for each distinct group around it, `parts[n]` [ways, choices]."""
+    """An operator's cost: `base` [ways] plus `parts[n]` [ways, choices] of each group around it."""
 
     ways: tuple[Way, ...]
     home: bool
@@ -99,9 +99,10 @@ class Pricing:
         choices: Mapping[int, Choices],
         prefixes: tuple[Way, ...] | None = None,
     ) -> Matrices:
-        """The operator's cost over the `choices` of the groups around it (in order of `operator.groups`).
+        """The operator's cost over the `choices` of the groups around it, as `operator.groups`.
 
-        `prefixes`: ways over the earlier cuts that alone are continued, where there are very many ways.
+        `prefixes`: ways over the earlier cuts that alone are continued, where there are very many
+        ways.
         """
         around = operator.groups
         local = {g: n for n, g in enumerate(around)}
@@ -116,11 +117,11 @@ class Pricing:
     def can_write(
         self, operator: Operator, output: int, layout: Layout, factors: tuple[int, ...]
     ) -> bool:
-        """Whether some way to cut the operator writes the version at `output` just where it lies."""
+        """Whether some way to cut the operator writes the version at `output` where it lies."""
         if operator.described is None or operator.place is Place.HOME:
             return layout.home
         shape = operator.output_shapes[output]
-        around = {g: (layout,) for g in operator.groups}
+        around = dict.fromkeys(operator.groups, (layout,))
         ways = self._ways(operator, factors, around, None)
         written = in_place(ways.writes[output], held_stack((layout,), shape, factors))
         return bool(written.min() < FORBIDDEN)
@@ -141,29 +142,29 @@ class Pricing:
             all(layout.cuts[s] is None for c in outputs for layout in c)
             for s in range(len(factors))
         )
+        many = described is not None and (
+            candidates.count_ways(described, len(factors)) > candidates.MOST_WAYS
+        )
+        kept = prefixes if many else None
+        key: tuple[object, ...]
         if described is None:
-            key: tuple[object, ...] = (
-                "whole",
-                operator.input_shapes,
-                operator.output_shapes,
-                factors,
-            )
-            make: Callable[[], Candidates] = lambda: _whole_at_home(operator, factors)
-        elif at_home:
-            key = (described.signature, factors, "home")
-            make = lambda: candidates.whole_at_home(described, factors)
-        elif operator.place is Place.COPIED:
-            key = (described.signature, factors, "copied")
-            make = lambda: candidates.whole(described, factors)
+            key = ("whole", operator.input_shapes, operator.output_shapes, factors)
+        elif at_home or operator.place is Place.COPIED:
+            key = (described.signature, factors, at_home)
         else:
-            many = candidates.count_ways(described, len(factors)) > candidates.MOST_WAYS
-            kept = prefixes if many else None
             key = (described.signature, factors, whole_at, kept, operator.once)
-            make = lambda: candidates.candidates_of(
+        if key in self._candidates:
+            pass
+        elif described is None:
+            self._candidates[key] = _whole_at_home(operator, factors)
+        elif at_home:
+            self._candidates[key] = candidates.whole_at_home(described, factors)
+        elif operator.place is Place.COPIED:
+            self._candidates[key] = candidates.whole(described, factors)
+        else:
+            self._candidates[key] = candidates.candidates_of(
                 described, factors, whole_at, kept, operator.once
             )
-        if key not in self._candidates:
-            self._candidates[key] = make()
         return self._candidates[key]
 
     def _price(

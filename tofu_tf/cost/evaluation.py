@@ -22,7 +22,7 @@ def evaluate(graph: Graph, plan: Plan, describing: Describing | None = None) -> 
 
 
 def works(plan: Plan, describing: Describing) -> Callable[[Node], Work | None]:
-    """For every node its work under `plan`, None for nodes that do none; equal works are one object."""
+    """For every node its work under `plan`, None where it has none; equal works are one object."""
     factors = plan.machine.factors
     known: dict[tuple[str, Strategy], Work] = {}
 

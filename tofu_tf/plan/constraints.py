@@ -26,9 +26,10 @@ def wanted_layouts(
     Args:
       graph: the step.
       machine: whose cuts d0, d1 ... are meant, outermost first.
-      constraints: name -> per dimension the cuts that divide it, as ``(None, "d0")``. A name is that of a variable,
-        a node (its first output) or ``node:1``, or a pattern (``*/kernel``). Along cuts that are not named the
-        tensor is copied.
+      constraints: name -> per dimension the cuts that divide it, as ``(None, "d0")``. A name is
+        that of a variable,
+        a node (its first output) or ``node:1``, or a pattern (``*/kernel``). Along cuts that are
+        not named the tensor is copied.
       pinned: variable name -> layout, as an earlier plan has it.
 
     Raises:
@@ -67,8 +68,8 @@ def wanted_layouts(
         raise errors.ConstraintError(
             "constraints",
             "\n  ".join(("these cannot be met:", *wrong)) if len(wrong) > 1 else wrong[0],
-            "for every dimension None or cuts, such as (None, 'd0'), each cut once, no more parts than "
-            "the dimension has elements",
+            "for every dimension None or cuts, such as (None, 'd0'), each cut once, and no more "
+            "parts than the dimension has elements",
             f"the machine has {_cuts_text(machine)}; printing the plan lists the names",
         )
     return found
@@ -148,6 +149,6 @@ def _check_sizes(
             parts *= machine.factors[s]
         if parts > max(shape[d], 1):
             wrong.append(
-                f"{what}: axis {d} of {list(shape)} has size {shape[d]} and cannot be cut into {parts} "
-                f"parts (k = {machine.workers})"
+                f"{what}: axis {d} of {list(shape)} has size {shape[d]} and cannot be cut into "
+                f"{parts} parts (k = {machine.workers})"
             )

@@ -1,4 +1,4 @@
-"""Every transfer of a planned step, each named by what may be shared: the rewriter makes them, costs count them."""
+"""Every transfer of a planned step, named by what may be shared; costs count them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tofu_tf.tdl.strategies import Work
 class Transfer:
     """A region that goes from one worker to another; equal ones are made once.
 
-    `kind`: ``fetch`` (a tensor's shard to an operator that reads it), ``write`` (an operator's output to the
-    tensor's shards), ``partial`` (a partial result to where it is combined), ``gather`` (a combined part
-    to the tensor's shards), ``internal`` (the same two of a body's own reduction). `part`: which partial result
-    or internal reduction.
+    `kind`: ``fetch`` (a tensor's shard to an operator that reads it), ``write`` (an operator's
+    output to the tensor's shards), ``partial`` (a partial result to where it is combined),
+    ``gather`` (a combined part to the tensor's shards), ``internal`` (the same two of a body's own
+    reduction). `part`: which partial result or internal reduction.
     """
 
     kind: str
@@ -42,9 +42,9 @@ def transfers_of(
 ) -> Iterator[tuple[Transfer, int, int]]:
     """(transfer, elements, bytes of an element) of every region that some worker gets from another.
 
-    A transfer that several operators need comes several times. `work_of(node)` is the node's work under
-    the plan (None: it does nothing); equal works should be one object. Outputs that nobody uses stay where
-    they are made. Feeds and results are apart.
+    A transfer that several operators need comes several times. `work_of(node)` is the node's work
+    under the plan (None: it does nothing); equal works should be one object. Outputs that nobody
+    uses stay where they are made. Feeds and results are apart.
     """
     finding = _Finding(plan.machine.factors)
     uses = traversal.consumers(graph)

@@ -1,9 +1,9 @@
 """The exact minimum of a factor graph, by min-sum variable elimination.
 
-Tables are joined in pairs, in the order that opt_einsum finds for the contraction of the same shape; a
-variable that occurs in no other table is minimised away at once. Back-substitution then gives the choices.
-Where the largest table would pass a limit, the variable that costs most is tried choice by choice
-(conditioning), which stays exact.
+Tables are joined in pairs, in the order that opt_einsum finds for the contraction of the same
+shape; a variable that occurs in no other table is minimised away at once. Back-substitution then
+gives the choices. Where the largest table would pass a limit, the variable that costs most is
+tried choice by choice (conditioning), which stays exact.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _solve(
         fewer = [
             (
                 tuple(v for v in scope if v != split),
-                table.take(choice, axis=scope.index(split)) if split in scope else table,
+                np.asarray(table.take(choice, axis=scope.index(split)))
+                if split in scope
+                else table,
             )
             for scope, table in tables
         ]
@@ -113,7 +115,7 @@ def contraction_path(scopes: Sequence[Scope], sizes: Sequence[int]) -> list[tupl
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """Join tables at `positions` (of the list as it then is) and minimise `gone` away, leaving `kept`."""
+    """Join the tables at `positions` of the list as it then is; minimise `gone`, leave `kept`."""
 
     positions: tuple[int, ...]
     gone: Scope

@@ -15,7 +15,8 @@ from tofu_tf.tdl.regions import IntArray
 class FactorGraph:
     """Minimise ``constant + sum of tables[scope][choices of scope]``.
 
-    `sizes[v]`: number of choices of variable v. `tables`: one per distinct scope (ascending variables).
+    `sizes[v]`: number of choices of variable v. `tables`: one per distinct scope (ascending
+    variables).
     """
 
     sizes: tuple[int, ...]

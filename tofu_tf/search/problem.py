@@ -15,7 +15,8 @@ from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Machine
 from tofu_tf.search.factors import Collecting, FactorGraph
 
-# An operator whose table would have more entries gets a variable for its way to be cut, and one table per group.
+# An operator whose table would have more entries gets a variable for its way to be cut, and one
+# table per group.
 MOST_TABLE_ENTRIES = 1 << 14
 
 # Entries of an operator's table times its ways, above which the ways are thinned out first.
@@ -36,7 +37,7 @@ class Problem:
 
     @functools.cached_property
     def writers(self) -> Mapping[int, tuple[tuple[Operator, int], ...]]:
-        """For each group the operators that write a variable's version in it, with the output's index."""
+        """For each group the operators (and their output) that write a variable's version in it."""
         found: dict[int, list[tuple[Operator, int]]] = {}
         for operator in self.coarse.operators:
             for o in range(len(operator.outputs) - operator.versions, len(operator.outputs)):
@@ -47,7 +48,8 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an algorithm yields: each group's layout, each operator's way to be cut, and their bytes.
+    """What an algorithm yields: each group's layout, each operator's way to be cut, and their
+    bytes.
 
     `reasons`: for groups that some cut does not divide, why.
     """
@@ -59,10 +61,12 @@ class Outcome:
 
 
 def extended(problem: Problem, group: Group, prefix: Layout) -> tuple[Choices, str]:
-    """The layouts that continue `prefix` by one cut, first choice first, and why it is not cut if so.
+    """The layouts that continue `prefix` by one cut, first choice first, and why it is not cut if
+    so.
 
-    The dimension that leaves the largest parts comes first, so that equal costs give even parts. A group is
-    copied along a cut only when no dimension can be divided any more (or its updates cannot be).
+    The dimension that leaves the largest parts comes first, so that equal costs give even parts. A
+    group is copied along a cut only when no dimension can be divided any more (or its updates
+    cannot be).
     """
     s = len(prefix.cuts)
     if group.fixed is not None:
@@ -100,10 +104,11 @@ def factor_graph(
     choices: Sequence[Choices],
     prefixes: Sequence[tuple[Way, ...] | None],
 ) -> tuple[FactorGraph, tuple[Matrices | None, ...]]:
-    """Costs of all operators over ``factors[:cuts]``; variable g is group g, then those of operators.
+    """Costs of all operators over ``factors[:cuts]``; variable g is group g, then those of
+    operators.
 
-    `choices[g]`: layouts of group g. `prefixes[o]`: ways of operator o that alone are continued. Operators inside
-    one group cost nothing and have no matrices.
+    `choices[g]`: layouts of group g. `prefixes[o]`: ways of operator o that alone are continued.
+    Operators inside one group cost nothing and have no matrices.
 
     Raises:
       PlanError: operators that cannot run under any of the choices.
@@ -156,7 +161,7 @@ def _add(collecting: Collecting, operator: Operator, matrices: Matrices) -> bool
 def ways_of(
     problem: Problem, layouts: Sequence[Layout], prefixes: Sequence[tuple[Way, ...] | None]
 ) -> tuple[tuple[Way, bool], ...]:
-    """The first cheapest way to cut every operator when the groups lie as `layouts`, and whether at home."""
+    """The first cheapest way to cut every operator under `layouts`, and whether at home."""
     around = {g: (layout,) for g, layout in enumerate(layouts)}
     found = []
     for operator, prefix in zip(problem.coarse.operators, prefixes, strict=True):
@@ -171,7 +176,7 @@ def ways_of(
 
 
 def _following(operator: Operator, layouts: Sequence[Layout]) -> Way | None:
-    """The way in which an element-wise operator works where its tensors lie; None if it has no such axes."""
+    """How an element-wise operator works where its tensors lie; None if it has no such axes."""
     layout = layouts[operator.outputs[0]]
     if operator.described is None or layout.home:
         return None

@@ -1,8 +1,8 @@
 """The paper's search: one cut after the other, each at its exact optimum (section 5 of the paper).
 
 Cut s is chosen with the earlier ones settled; the cost of a choice is the exact bytes among the
-``k1 * ... * ks`` workers that exist after it, over all ways to cut each operator so often, so the last
-cut's minimum is the plan's cost.
+``k1 * ... * ks`` workers that exist after it, over all ways to cut each operator so often, so the
+last cut's minimum is the plan's cost.
 """
 
 from __future__ import annotations
