@@ -1,7 +1,8 @@
 """Coordinates and values of the description language: what a description's lambda computes with.
 
-A coordinate is an affine form of the loop axes with whole coefficients over one whole divisor. ``e / c``
-reads "only where c divides e" (a strided operator's inverse); ``e // c`` and ``e % c`` are exact on whole
+A coordinate is an affine form of the loop axes with whole coefficients over one whole divisor. ``e
+/ c`` reads "only where c divides e" (a strided operator's inverse); ``e // c`` and ``e % c`` are
+exact on whole
 factors: an axis that they cut apart is replaced by an outer and an inner axis.
 """
 
@@ -73,6 +74,14 @@ def current() -> Tracing:
     return _current.get()
 
 
+def _lost(*coordinates: object) -> NonAffine:
+    """What arithmetic leaves when it is not affine: the axes in it can no longer be cut."""
+    for c in coordinates:
+        if isinstance(c, Affine):
+            current().fixed |= {a for a, _ in c.terms}
+    return NonAffine()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Affine:
     """``(sum of coefficient * axis + offset) / divisor``, present only where that is whole."""
@@ -96,7 +105,7 @@ class Affine:
         if isinstance(other, int):
             other = Affine((), other)
         if not isinstance(other, Affine):
-            return NonAffine()
+            return _lost(self)
         terms: dict[str, int] = {}
         for a, c in self.terms:
             terms[a] = c * other.divisor
@@ -121,18 +130,20 @@ class Affine:
 
     def __mul__(self, other: object) -> Any:
         if not isinstance(other, int):
-            return NonAffine()
+            return _lost(self, other)
         return Affine.of({a: c * other for a, c in self.terms}, self.offset * other, self.divisor)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: object) -> Any:
         if not isinstance(other, int) or other <= 0:
-            return NonAffine()
+            return _lost(self, other)
         return Affine(self.terms, self.offset, self.divisor * other)
 
     def _divide(self, c: int) -> tuple[Affine, Affine] | None:
-        """Quotient and remainder by c, None when an axis's extent is unknown or a factor not whole."""
+        """Quotient and remainder by c, None when an axis's extent is unknown or a factor not
+        whole.
+        """
         state = current()
         if self.divisor != 1 or c <= 0:
             return None
@@ -158,11 +169,11 @@ class Affine:
 
     def __floordiv__(self, other: object) -> Any:
         parts = self._divide(other) if isinstance(other, int) else None
-        return parts[0] if parts else NonAffine()
+        return parts[0] if parts else _lost(self, other)
 
     def __mod__(self, other: object) -> Any:
         parts = self._divide(other) if isinstance(other, int) else None
-        return parts[1] if parts else NonAffine()
+        return parts[1] if parts else _lost(self, other)
 
     def __str__(self) -> str:
         parts = [a if c == 1 else f"-{a}" if c == -1 else f"{c}*{a}" for a, c in self.terms]
@@ -175,8 +186,8 @@ class Affine:
 class NonAffine:
     """A coordinate that the analysis cannot follow; allowed inside Opaque only."""
 
-    def _again(self, *_: object) -> NonAffine:
-        return self
+    def _again(self, *others: object) -> NonAffine:
+        return _lost(*others)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _again
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _again
@@ -184,7 +195,8 @@ class NonAffine:
 
 
 class Value(NonAffine):
-    """A value of an element; arithmetic on it yields a value (used as a coordinate it is not affine).
+    """A value of an element; arithmetic on it yields a value (used as a coordinate it is not
+    affine).
 
     `reducer` and `axes` are set while the value is exactly one reduction's result.
     """
@@ -235,7 +247,8 @@ class Operand:
         state = current()
         if len(coords) != self.rank:
             raise state.refuse(
-                f"input {self.index} has shape {self.shape} and is read with {len(coords)} coordinates"
+                f"input {self.index} has shape {self.shape} and is read with {len(coords)} "
+                "coordinates"
             )
         tainted = False
         dims: list[Affine | None] = []
@@ -270,7 +283,9 @@ class _OpaqueValue(Value):
 
 
 def Opaque(*values: object) -> _OpaqueValue:
-    """A part whose inside is not analysed; axes that index its result, ``Opaque(...)[i]``, stay whole."""
+    """A part whose inside is not analysed; axes that index its result, ``Opaque(...)[i]``, stay
+    whole.
+    """
     for v in values:
         if isinstance(v, Value):
             current().inner |= v.axes
@@ -279,7 +294,9 @@ def Opaque(*values: object) -> _OpaqueValue:
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """A lambda whose coordinates have the given axis names, where its parameters cannot say them."""
+    """A lambda whose coordinates have the given axis names, where its parameters cannot say
+    them.
+    """
 
     names: tuple[str, ...]
     body: Callable[..., Any]
@@ -289,7 +306,9 @@ class Named:
 
 
 def axis_names(body: Callable[..., Any], ranks: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes of a lambda's parameters: ``*i`` stands for ``i0, i1 ...``, ``ranks["i"]`` of them."""
+    """The axes of a lambda's parameters: ``*i`` stands for ``i0, i1 ...``, ``ranks["i"]`` of
+    them.
+    """
     if isinstance(body, Named):
         return body.names
     names: list[str] = []
@@ -337,8 +356,8 @@ def _reduction(
 def Sum(body: Callable[..., Any], **extents: int | Sequence[int]) -> Value:
     """The sum of ``body`` over its parameters.
 
-    Give an axis's extent by keyword where no input's dimension is it; ``Sum(lambda *r: ..., r=(3, 5))`` sums
-    over axes r0 and r1.
+    Give an axis's extent by keyword where no input's dimension is it; ``Sum(lambda *r: ..., r=(3,
+    5))`` sums over axes r0 and r1.
     """
     return _reduction("Sum", body, extents)
 
