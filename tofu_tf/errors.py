@@ -1,4 +1,6 @@
-"""Every error kind of the package: each message says where, what was seen, what was expected, the remedy."""
+"""Every error kind of the package: each message says where, what was seen, what was expected, the
+remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Our frozen view of a flat graph with static shapes: nodes in topological order, variables as versions.
+"""Our frozen view of a flat graph with static shapes: nodes in topological order, variables as
+versions.
 
-Reads and writes of a resource variable are not resource edges here. A variable's value at the start of
-the step is output 0 of its `Variable` node; a node that writes variables takes the current version as an
-ordinary input (in the place of the resource operand) and yields the next version as an output.
-`ReadVariableOp` nodes are gone: their consumers refer to the version that they read.
+Reads and writes of a resource variable are not resource edges here. A variable's value at the start
+of the step is output 0 of its `Variable` node; a node that writes variables takes the current
+version as an ordinary input (in the place of the resource operand) and yields the next version as
+an output. `ReadVariableOp` nodes are gone: their consumers refer to the version that they read.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ class TensorSpec:
 
 
 _ITEMSIZES = {
-    name: np.dtype(name).itemsize
-    for name in "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
-} | {"bfloat16": 2, "complex64": 8, "complex128": 16}
+    **{"bool": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8},
+    **{f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{"complex64": 8, "complex128": 16},
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -72,12 +74,12 @@ class Ref:
 class Node:
     """One operator.
 
-    `inputs` are data inputs in the op's order. For a node that touches variables, the resource operands
-    are among them: `variables[i]` names the variable whose current version stands at input i.
-    `outputs` hold the op's own outputs, then one spec per variable written, in the order of
+    `inputs` are data inputs in the op's order. For a node that touches variables, the resource
+    operands are among them: `variables[i]` names the variable whose current version stands at input
+    i. `outputs` hold the op's own outputs, then one spec per variable written, in the order of
     `writes` (names of the variables it gives a next version to).
-    `controls` are the names of nodes that must run first; only true chains of side effects remain here,
-    variables are ordered by their versions.
+    `controls` are the names of nodes that must run first; only true chains of side effects remain
+    here, variables are ordered by their versions.
     """
 
     name: str
@@ -103,8 +105,9 @@ class Node:
 class Variable:
     """A resource variable of the step.
 
-    `name` is unique in the graph and is the user's (``dense/kernel``, without ``:0``); `node` is the name of
-    its `Variable` node; `capture` is its position in the traced function's captures (-1: none).
+    `name` is unique in the graph and is the user's (``dense/kernel``, without ``:0``); `node` is
+    the name of its `Variable` node; `capture` is its position in the traced function's captures
+    (-1: none).
     """
 
     name: str
@@ -122,8 +125,9 @@ class Variable:
 class Graph:
     """A step: nodes in topological order (data, version and control edges).
 
-    `inputs`: names of the Placeholder nodes that are fed, in call order. `outputs`: what is fetched, in
-    order. `effects`: nodes that must run even when nothing fetched needs them (variable writes, prints).
+    `inputs`: names of the Placeholder nodes that are fed, in call order. `outputs`: what is
+    fetched, in order. `effects`: nodes that must run even when nothing fetched needs them (variable
+    writes, prints).
     """
 
     nodes: Mapping[str, Node]

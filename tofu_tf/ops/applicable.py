@@ -1,4 +1,6 @@
-"""What the registered description of an op says of one node: its variants, analysed on its shapes."""
+"""What the registered description of an op says of one node: its variants, analysed on its
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Applied:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Described:
-    """A node's entry, variants, constant inputs, attributes; equal `signature` = equal everything."""
+    """A node's entry, variants, constant inputs, attributes; equal `signature` = equal
+    everything.
+    """
 
     entry: OpEntry
     applied: tuple[Applied, ...]
@@ -59,7 +63,9 @@ def constant_inputs(node: Node, graph: Graph, entry: OpEntry) -> dict[int, np.nd
 
 
 class Describing:
-    """Describes the nodes of one graph; equal nodes (op, attributes, shapes, constants) once only."""
+    """Describes the nodes of one graph; equal nodes (op, attributes, shapes, constants) once
+    only.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -90,7 +96,7 @@ class Describing:
         if signature not in self._by_signature:
             decoded = {k: attributes.decode(v) for k, v in node.attrs.items()}
             operands: list[Any] = [
-                constants[i] if i in constants else (s.shape, s.dtype) for i, s in enumerate(specs)
+                constants.get(i, (s.shape, s.dtype)) for i, s in enumerate(specs)
             ]
             shapes = [o.shape for o in node.outputs]
             applied = tuple(_apply(v, operands, shapes, decoded) for v in entry.variants)

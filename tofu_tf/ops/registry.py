@@ -21,7 +21,9 @@ from tofu_tf.tdl.regions import Region
 
 
 class Emitter(Protocol):
-    """What a body uses to make the nodes of one piece; every tensor is named by a ``node:0`` string."""
+    """What a body uses to make the nodes of one piece; every tensor is named by a ``node:0``
+    string.
+    """
 
     def add(
         self,
@@ -31,7 +33,9 @@ class Emitter(Protocol):
         part: str = "",
         outputs: int = 1,
     ) -> list[str]:
-        """The outputs of a new node on the piece's device. `part` names an auxiliary node ("" = the piece)."""
+        """The outputs of a new node on the piece's device. `part` names an auxiliary node ("" = the
+        piece).
+        """
 
     def const(self, value: np.ndarray, part: str) -> str:
         """A constant on the piece's device."""
@@ -41,11 +45,12 @@ class Emitter(Protocol):
 class Piece:
     """One worker's share of `node`.
 
-    `box`: its range of every loop axis; `extents`: the whole ranges. `reads[i]`: the region of input i that
-    stands in `inputs[i]` (None for an input that is read as a constant attribute or not at all);
-    `writes[o]`: the region of output o to make. For an input that is a variable's version at a node that writes
-    it, `inputs[i]` is the handle of the worker's shard, and a body returns the op's own outputs only (the
-    versions follow from the write). `constants[i]`: the whole value of a constant input.
+    `box`: its range of every loop axis; `extents`: the whole ranges. `reads[i]`: the region of
+    input i that stands in `inputs[i]` (None for an input that is read as a constant attribute or
+    not at all); `writes[o]`: the region of output o to make. For an input that is a variable's
+    version at a node that writes it, `inputs[i]` is the handle of the worker's shard, and a body
+    returns the op's own outputs only (the versions follow from the write). `constants[i]`: the
+    whole value of a constant input.
     """
 
     node: Node
@@ -63,8 +68,8 @@ class Piece:
         return all(self.box[a] == (0, self.extents[a]) for a in axes)
 
 
-# A body makes a piece's nodes and returns its outputs. One that needs internal reductions is a generator: it
-# yields the partial tensors of each internal in turn and is sent the reduced ones.
+# A body makes a piece's nodes and returns its outputs. One that needs internal reductions is a
+# generator: it yields the partial tensors of each internal in turn and is sent the reduced ones.
 Body = Callable[[Emitter, Piece], "list[str] | Generator[str, str, list[str]]"]
 
 
@@ -72,9 +77,10 @@ Body = Callable[[Emitter, Piece], "list[str] | Generator[str, str, list[str]]"]
 class Variant:
     """One way to run an op in pieces: its description and the body that makes a piece.
 
-    `internals`: for every internal reduction (a Sum over all axes but these) the axes of its result.
-    `uncut`: axes that the description has but that this body cannot cut. `exact`: a piece must be given just
-    the elements that it uses (reshapes).
+    `internals`: for every internal reduction (a Sum over all axes but these) the axes of its
+    result.
+    `uncut`: axes that the description has but that this body cannot cut. `exact`: a piece must be
+    given just the elements that it uses (reshapes).
     """
 
     describe: Callable[..., Any]
@@ -87,12 +93,13 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A case for the conformance test: whole inputs, attributes, and the axes expected to be cuttable.
+    """A case for the conformance test: whole inputs, attributes, and the axes expected to be
+    cuttable.
 
-    `inputs`: a ``(shape, dtype)`` pair (random data), or an array (used as it is; constant if the op reads
-    that input as an attribute). `low`, `high`: range of the random data.
-    `axes`: for every variant name, the cuttable axes. `unspecified`: outputs whose values the kernel leaves
-    undefined here; only their shapes are compared.
+    `inputs`: a ``(shape, dtype)`` pair (random data), or an array (used as it is; constant if the
+    op reads that input as an attribute). `low`, `high`: range of the random data.
+    `axes`: for every variant name, the cuttable axes. `unspecified`: outputs whose values the
+    kernel leaves undefined here; only their shapes are compared.
     """
 
     inputs: tuple[Any, ...]
@@ -108,9 +115,11 @@ class Sample:
 class OpEntry:
     """All that is known of one op type.
 
-    `constants`: inputs (by position, negative from the end) that must be Const and are handed to the
-    description as arrays. `flops`: (input specs, output specs, attributes) -> floating-point operations.
-    `elementwise`: output and same-shaped inputs may be tied. `uncuttable`: the reason why no axis can be cut.
+    `constants`: inputs (by position, negative from the end) that must be Const and are handed to
+    the description as arrays. `flops`: (input specs, output specs, attributes) -> floating-point
+    operations.
+    `elementwise`: output and same-shaped inputs may be tied. `uncuttable`: the reason why no axis
+    can be cut.
     """
 
     name: str
@@ -149,8 +158,9 @@ def op(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated description for each of the op `names`.
 
-    The description takes the op's inputs in order (arrays for `constants`), its attributes as keyword-only
-    parameters of the same names, and, when it has a keyword parameter `out`, the tuple of output shapes.
+    The description takes the op's inputs in order (arrays for `constants`), its attributes as
+    keyword-only parameters of the same names, and, when it has a keyword parameter `out`, the tuple
+    of output shapes.
     """
 
     def register(describe: Callable[..., Any]) -> Callable[..., Any]:

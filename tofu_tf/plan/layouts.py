@@ -16,7 +16,8 @@ from tofu_tf.tdl.splitting import split
 class Layout:
     """Per cut the dimension that it divides, or None for a copy in every group.
 
-    `home`: the whole tensor on worker 0 only (bookkeeping that must happen once); its cuts are all None.
+    `home`: the whole tensor on worker 0 only (bookkeeping that must happen once); its cuts are all
+    None.
     """
 
     cuts: tuple[int | None, ...]

@@ -20,8 +20,8 @@ class Link:
 class Machine:
     """k devices and the factors of k, outermost cut (slowest link) first.
 
-    A worker is an index into `devices`; its digits in the mixed radix of `factors`, most significant
-    first, say in which group of each cut it is.
+    A worker is an index into `devices`; its digits in the mixed radix of `factors`, most
+    significant first, say in which group of each cut it is.
     """
 
     devices: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""Who fetches which region of a tensor from whom: the one place where "which bytes move" is derived.
+"""Who fetches which region of a tensor from whom: the one place where "which bytes move" is
+derived.
 
 Costs count these transfers and the rewriter prints them as nodes.
 """
@@ -14,8 +15,8 @@ from tofu_tf import errors
 from tofu_tf.tdl.regions import IntArray, Region, Regions
 from tofu_tf.tdl.splitting import digits
 
-# Below this many elements a reduction for many workers is made by one of them and sent on: as many bytes
-# as making a part of it on each, and far fewer nodes.
+# Below this many elements a reduction for many workers is made by one of them and sent on: as many
+# bytes as making a part of it on each, and far fewer nodes.
 ROOT_ELEMENTS = 4096
 
 
@@ -38,7 +39,9 @@ def overlap(a: Regions, b: Regions) -> IntArray:
 
 
 def fetched_elements(held: Regions, need: Regions) -> int:
-    """Elements that cross between workers so that each has its `need` of a tensor that lies as `held`."""
+    """Elements that cross between workers so that each has its `need` of a tensor that lies as
+    `held`.
+    """
     return int(np.sum(need.sizes() - overlap(held, need)))
 
 
@@ -99,7 +102,8 @@ def _fetch_parts(held_key: _Key, need_key: _Key, factors: tuple[int, ...]) -> Pa
             if covered != wanted.size:
                 raise errors.RewriteError(
                     "transfer",
-                    f"{wanted} is made of {covered} elements of {', '.join(map(str, sorted(holders)))}",
+                    f"{wanted} is made of {covered} elements of "
+                    f"{', '.join(map(str, sorted(holders)))}",
                     f"{wanted.size} elements, each held once",
                 )
             out.append(tuple(parts))
@@ -110,7 +114,8 @@ def _fetch_parts(held_key: _Key, need_key: _Key, factors: tuple[int, ...]) -> Pa
 class Route:
     """How an op's outputs become the tensor as it is owned.
 
-    `partials`: for each distinct partial result, where its regions are; one when nothing is reduced.
+    `partials`: for each distinct partial result, where its regions are; one when nothing is
+    reduced.
     `middle`: where the partials are combined. The result then goes from `middle` to `owned`.
     """
 

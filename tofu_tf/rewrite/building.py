@@ -1,4 +1,6 @@
-"""A GraphDef under construction: nodes with full devices, unique names, constants shared per device."""
+"""A GraphDef under construction: nodes with full devices, unique names, constants shared per
+device.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class Building:
         kinds = attribute_kinds(op)
         for key, value in (attrs or {}).items():
             if isinstance(value, attr_value_pb2.AttrValue):
-                if not key.startswith("_"):
+                if not key.startswith("_") or key == "_output_shapes":
                     node.attr[key].CopyFrom(value)
             else:
                 node.attr[key].CopyFrom(attributes.encode(value, kinds.get(key, "")))

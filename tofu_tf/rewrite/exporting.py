@@ -1,4 +1,6 @@
-"""A placed step as a GraphDef that stands by itself: fetches under their own names, shards as variables."""
+"""A placed step as a GraphDef that stands by itself: fetches under their own names, shards as
+variables.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from tofu_tf.rewrite.placed import Placed
 
 
 def exported(placed: Placed, graph: Graph, fetches: Sequence[str]) -> graph_pb2.GraphDef:
-    """The placed GraphDef in which every ``node`` or ``node:0`` of `fetches` is a node of that name.
+    """The placed GraphDef in which every ``node`` or ``node:0`` of `fetches` is a node of that
+    name.
 
-    `fetches` name the outputs of `graph` in order. Placeholders keep their names anyway. The shards of
-    a variable ``v`` are VarHandleOps that share the names ``v/shard0``, ``v/shard1`` ...
+    `fetches` name the outputs of `graph` in order. Placeholders keep their names anyway. The shards
+    of a variable ``v`` are VarHandleOps that share the names ``v/shard0``, ``v/shard1`` ...
 
     Raises:
       RewriteError: outputs of one node of which one with a lower index is not fetched.

@@ -31,7 +31,9 @@ def sliced(
     name: str,
     controls: Sequence[str] = (),
 ) -> str:
-    """The region `wanted` of a tensor that holds the region `held`, both in the whole's coordinates."""
+    """The region `wanted` of a tensor that holds the region `held`, both in the whole's
+    coordinates.
+    """
     if held == wanted:
         return tensor
     local = wanted.within(held)

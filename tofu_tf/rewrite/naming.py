@@ -1,4 +1,6 @@
-"""Names of what a node becomes: ``<node>/piece3`` on worker 3, and what belongs to that piece below it."""
+"""Names of what a node becomes: ``<node>/piece3`` on worker 3, and what belongs to that piece below
+it.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from tofu_tf.rewrite.building import Building
 
 
 class PieceEmitter:
-    """Makes one piece's nodes on its worker; nodes that take one of `handles` wait for `controls`."""
+    """Makes one piece's nodes on its worker; nodes that take one of `handles` wait for
+    `controls`.
+    """
 
     def __init__(
         self,

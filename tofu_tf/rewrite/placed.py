@@ -1,4 +1,6 @@
-"""What rewriting yields: one GraphDef over all devices, and how to feed, fetch and hold its variables."""
+"""What rewriting yields: one GraphDef over all devices, and how to feed, fetch and hold its
+variables.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tofu_tf.tdl.regions import Region
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shard:
-    """One worker's part of a variable; `placeholder` is the resource Placeholder that stands for it."""
+    """One worker's part of a variable; `placeholder` is the resource Placeholder that stands for
+    it.
+    """
 
     variable: str
     worker: int
@@ -27,7 +31,8 @@ class Placed:
     (on worker 0's host). `shards`: every variable's parts, a replicated one once per worker.
     `fetches`: ``node:0`` for every output of the original graph, whole, on worker 0.
     `effects`: nodes that must run in every step. Data edges that leave `feed_nodes`, or enter
-    `result_nodes`, bring the caller's tensors in and out; all others between devices are communication.
+    `result_nodes`, bring the caller's tensors in and out; all others between devices are
+    communication.
     """
 
     graph_def: graph_pb2.GraphDef

@@ -1,8 +1,8 @@
 """A Graph and a Plan as one placed GraphDef: pieces, fetches, reductions, variables in order.
 
-Nodes are visited in the graph's order. Of every tensor the regions that its layout gives to the workers are
-kept by name (`owned`); whatever else a piece reads is sliced from them by its owners and joined where it is
-needed, each distinct region once per worker.
+Nodes are visited in the graph's order. Of every tensor the regions that its layout gives to the
+workers are kept by name (`owned`); whatever else a piece reads is sliced from them by its owners
+and joined where it is needed, each distinct region once per worker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ Names = list["str | None"]
 
 
 def rewrite(graph: Graph, plan: Plan, describing: Describing | None = None) -> Placed:
-    """The placed graph that computes what `graph` does, as `plan` says, with point-to-point transfers."""
+    """The placed graph that computes what `graph` does, as `plan` says, with point-to-point
+    transfers.
+    """
     state = _Rewriting(graph, plan, describing or Describing(graph))
     for node in graph:
         state.visit(node)
@@ -118,7 +120,9 @@ class _Rewriting:
         return name
 
     def fetch(self, ref: Ref, need: Regions, worker: int, near: Node) -> str:
-        """The region that `worker` needs of `ref`, as one tensor on its device or one sent to it."""
+        """The region that `worker` needs of `ref`, as one tensor on its device or one sent to
+        it.
+        """
         wanted = need[worker]
         spec = self.graph.spec(ref)
         if wanted is None:
@@ -141,7 +145,9 @@ class _Rewriting:
         return self._fetched[key]
 
     def _nothing(self, ref: Ref, worker: int) -> str:
-        """An empty tensor for an input without elements; "" for one that the piece does not read."""
+        """An empty tensor for an input without elements; "" for one that the piece does not
+        read.
+        """
         spec = self.graph.spec(ref)
         if spec.size or not spec.itemsize:
             return ""
@@ -149,7 +155,9 @@ class _Rewriting:
         return self.make.constant(empty, worker, naming.piece(ref.node, worker))
 
     def _part(self, ref: Ref, held: Regions, part: Part, worker: int, near: Node) -> str:
-        """A part of what its source owns, cut there; a large part of a variable waits for its gate."""
+        """A part of what its source owns, cut there; a large part of a variable waits for its
+        gate.
+        """
         spec = self.graph.spec(ref)
         tensor = self._own(ref, part.source)
         region = held[part.source]
@@ -341,7 +349,8 @@ class _Rewriting:
             tensors = []
             for p in parts:
                 tensor, region = made[p.source], held[p.source]
-                assert tensor is not None and region is not None
+                assert tensor is not None, "what is held was made"
+                assert region is not None
                 key = (tensor, p.region)
                 if key not in self._slices:
                     name = naming.piece(node, p.source, f"{part}/to{w}")

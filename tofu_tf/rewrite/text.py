@@ -9,7 +9,9 @@ from tofu_tf.graph.text import value_text
 
 
 def placed_text(graph_def: graph_pb2.GraphDef) -> str:
-    """The listing of a placed graph: ``name = Op(inputs) {attrs} ^controls @CPU:1``, in its order."""
+    """The listing of a placed graph: ``name = Op(inputs) {attrs} ^controls @CPU:1``, in its
+    order.
+    """
     return "\n".join(map(_line, graph_def.node)) + "\n"
 
 

@@ -1,9 +1,12 @@
-"""A variable's shards in the rewritten graph: reads and writes in the order of the versions, per worker."""
+"""A variable's shards in the rewritten graph: reads and writes in the order of the versions, per
+worker.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tofu_tf.graph import attributes
 from tofu_tf.graph.ir import Graph, Ref
 from tofu_tf.rewrite import naming
 from tofu_tf.rewrite.building import Building
@@ -12,7 +15,9 @@ from tofu_tf.tdl.regions import Regions
 
 
 class Shards:
-    """The shards of one variable, and for every worker which nodes wrote or read its current version."""
+    """The shards of one variable, and for every worker which nodes wrote or read its current
+    version.
+    """
 
     def __init__(self, make: Building, graph: Graph, variable: str, owned: Regions) -> None:
         self.make, self.graph = make, graph
@@ -47,7 +52,13 @@ class Shards:
         key = (version, worker)
         if key not in self._values:
             assert version == self.version, f"{version} read after {self.version}"
-            attrs = {"dtype": self.variable.spec.dtype}
+            region = self.owned[worker]
+            assert region is not None
+            # a resource Placeholder tells no shape, so the read must
+            attrs = {
+                "dtype": self.variable.spec.dtype,
+                "_output_shapes": attributes.encode([region.shape], "list(shape)"),
+            }
             name = self.make.add(
                 naming.piece(
                     version.node, worker, "read" if version.index or self.wrote(version) else ""
@@ -66,7 +77,9 @@ class Shards:
         return version != self.variable.ref
 
     def before_write(self, worker: int, needed: bool) -> tuple[str, ...]:
-        """The nodes that a write of the next version waits for; the current one is read first if `needed`."""
+        """The nodes that a write of the next version waits for; the current one is read first if
+        `needed`.
+        """
         if needed:
             self.value(self.version, worker)
         return (*self._writers.get(worker, ()), *self._readers.get(worker, ()))

@@ -32,10 +32,10 @@ class Write:
 class Description:
     """One operator on given shapes.
 
-    `extents`: every loop axis and its extent, in order of appearance. `reads[i]`: the accesses of input i
-    (their union is read). `writes[o]`: output o. `internals`: partial results that a body reduces and
-    gives back to all parts. `fixed`: axes that must not be cut. `exact`: a part must read just the elements
-    that it uses (a reshape), so that reads may not have holes either.
+    `extents`: every loop axis and its extent, in order of appearance. `reads[i]`: the accesses of
+    input i (their union is read). `writes[o]`: output o. `internals`: partial results that a body
+    reduces and gives back to all parts. `fixed`: axes that must not be cut. `exact`: a part must
+    read just the elements that it uses (a reshape), so that reads may not have holes either.
     """
 
     extents: Mapping[str, int]
@@ -71,12 +71,13 @@ def describe(
     internals: Sequence[Sequence[str]] = (),
     exact: bool = False,
 ) -> Description:
-    """The Description of `function` on operands of given ``(shape, dtype)`` and outputs of given shapes.
+    """The Description of `function` on operands of given ``(shape, dtype)`` and outputs of given
+    shapes.
 
-    `function(*operands, **attributes)` returns one lambda per output (or one lambda for one output) from
-    coordinates to a value; ``lambda *i: ...`` takes as many axes as its output has dimensions. Axes are
-    known by their names: the same name in two lambdas is the same axis. An operand that is not a
-    ``(shape, dtype)`` pair is handed over as it is (a constant read as an attribute).
+    `function(*operands, **attributes)` returns one lambda per output (or one lambda for one output)
+    from coordinates to a value; ``lambda *i: ...`` takes as many axes as its output has dimensions.
+    Axes are known by their names: the same name in two lambdas is the same axis. An operand that is
+    not a ``(shape, dtype)`` pair is handed over as it is (a constant read as an attribute).
 
     Raises:
       DescriptionError: a coordinate that is not affine, with the lambda's text; an unknown extent.
@@ -199,7 +200,9 @@ def _leaves(write: Write, state: expressions.Tracing) -> Write:
 
 
 def _extents(state: expressions.Tracing, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """Every axis's extent; a reduction axis's is the size of the dimension that it indexes alone."""
+    """Every axis's extent; a reduction axis's is the size of the dimension that it indexes
+    alone.
+    """
     for index, dims in state.accesses:
         for d, e in enumerate(dims):
             if e is not None and e.axis is not None:

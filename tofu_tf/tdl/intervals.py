@@ -15,7 +15,9 @@ from tofu_tf.tdl.regions import IntArray, Regions
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Boxes:
-    """Per worker the range [lo, hi) of every loop axis; a worker that is not present computes nothing."""
+    """Per worker the range [lo, hi) of every loop axis; a worker that is not present computes
+    nothing.
+    """
 
     lo: Mapping[str, IntArray]
     hi: Mapping[str, IntArray]
@@ -26,7 +28,9 @@ class Boxes:
 
 
 def interval(form: Affine, boxes: Boxes) -> tuple[IntArray, IntArray]:
-    """[workers] lo and hi of the whole values that `form` takes over each worker's box, not clipped."""
+    """[workers] lo and hi of the whole values that `form` takes over each worker's box, not
+    clipped.
+    """
     low = np.full(boxes.present.shape, form.offset, np.int64)
     high = low.copy()
     for axis, c in form.terms:
@@ -39,7 +43,9 @@ def interval(form: Affine, boxes: Boxes) -> tuple[IntArray, IntArray]:
 
 
 def access_regions(accesses: Sequence[Dims], shape: Sequence[int], boxes: Boxes) -> Regions:
-    """The region of a tensor of `shape` that each worker touches: the hull of the accesses, clipped."""
+    """The region of a tensor of `shape` that each worker touches: the hull of the accesses,
+    clipped.
+    """
     k, rank = len(boxes.present), len(shape)
     lo = np.zeros((k, rank), np.int64)
     hi = np.zeros((k, rank), np.int64)

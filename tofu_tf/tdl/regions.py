@@ -65,7 +65,8 @@ class Region:
 class Regions:
     """One region per worker: `lo`, `hi` of shape [workers, rank], `present` of shape [workers].
 
-    A worker that is not present holds nothing (also possible for a scalar, whose region has no bounds).
+    A worker that is not present holds nothing (also possible for a scalar, whose region has no
+    bounds).
     """
 
     lo: IntArray

@@ -12,7 +12,9 @@ from tofu_tf.tdl.regions import IntArray
 
 @functools.lru_cache(maxsize=1024)
 def digits(factors: tuple[int, ...]) -> IntArray:
-    """[workers, cuts]: the group of each cut that every worker is in, first cut most significant."""
+    """[workers, cuts]: the group of each cut that every worker is in, first cut most
+    significant.
+    """
     k = int(np.prod(factors, dtype=np.int64))
     out = np.zeros((k, len(factors)), np.int64)
     rest = np.arange(k)
@@ -25,7 +27,9 @@ def digits(factors: tuple[int, ...]) -> IntArray:
 
 @functools.lru_cache(maxsize=16384)
 def mixed_index(cuts: tuple[int, ...], factors: tuple[int, ...]) -> tuple[IntArray, int]:
-    """[workers] index of every worker among the parts that the given cuts make, and their number."""
+    """[workers] index of every worker among the parts that the given cuts make, and their
+    number.
+    """
     digit = digits(factors)
     index, parts = np.zeros(len(digit), np.int64), 1
     for s in cuts:

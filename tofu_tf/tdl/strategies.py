@@ -1,4 +1,6 @@
-"""Strategies of a described operator: which axes can be cut, and what each worker then reads and writes."""
+"""Strategies of a described operator: which axes can be cut, and what each worker then reads and
+writes.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from tofu_tf.tdl.splitting import mixed_index, split
 class Work:
     """What every worker computes of one operator under one strategy.
 
-    `reads[i]` and `writes[o]`: regions per worker. `partials[o]`: [workers] which partial result each
-    worker makes of output o (all 0 where it is not cut along a reduction). `internal_writes` and
-    `internal_partials` likewise for a body's internal reductions.
+    `reads[i]` and `writes[o]`: regions per worker. `partials[o]`: [workers] which partial result
+    each worker makes of output o (all 0 where it is not cut along a reduction). `internal_writes`
+    and `internal_partials` likewise for a body's internal reductions.
     """
 
     boxes: Boxes
@@ -32,7 +34,9 @@ class Work:
 
 
 def cuttable(description: Description) -> tuple[str, ...]:
-    """Axes that can be cut: not fixed, of extent 2 or more, an output dimension or a whole reduction."""
+    """Axes that can be cut: not fixed, of extent 2 or more, an output dimension or a whole
+    reduction.
+    """
     return tuple(
         axis
         for axis, extent in description.extents.items()
@@ -113,7 +117,8 @@ def is_legal(
 ) -> bool:
     """Whether no worker's outputs (nor the reads of an exact description) have holes.
 
-    A dimension that is ``outer * n + inner`` may be cut along `inner` only where each worker has one
+    A dimension that is ``outer * n + inner`` may be cut along `inner` only where each worker has
+    one
     `outer`: otherwise its elements are not a range.
     """
     chosen = {a for a in axes if a is not None}
