@@ -23,7 +23,7 @@ CLOSE = {"mlp-jit": 1e-6}
 
 @pytest.fixture(autouse=True)
 def plain_tensorflow() -> Any:
-    """Keeps Grappler's remapper out of the step that Keras runs: it fuses kernels, which rounds otherwise."""
+    """Keeps Grappler's remapper out of Keras's step: fused kernels round otherwise."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})

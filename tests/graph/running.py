@@ -20,8 +20,8 @@ def runnable(
 ) -> graph_pb2.GraphDef:
     """`graph` as a GraphDef whose variables are fed and whose versions are outputs.
 
-    A node that touches variables gets fresh ones, filled with the versions that it refers to, and what it
-    writes is read back: the kernel that runs is the original's own.
+    A node that touches variables gets fresh ones, filled with the versions that it refers to, and
+    what it writes is read back: the kernel that runs is the original's own.
     """
     result = graph_pb2.GraphDef(library=library)
     names: dict[str, str] = {}  # output of the Graph -> output of the GraphDef
@@ -88,7 +88,7 @@ def _add(
 
 
 class Running:
-    """A Session over one Graph; each `step` is fed the variables' values and yields the next ones."""
+    """A Session over one Graph; a `step` takes the variables' values and yields the next."""
 
     def __init__(
         self, graph: Graph, library: function_pb2.FunctionDefLibrary | None = None

@@ -1,4 +1,4 @@
-"""A captured step: its Graph, how arguments go in and results come out, and whose variables it uses."""
+"""A captured step: its Graph, its arguments and results, and whose variables it uses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from tofu_tf.graph.ir import Graph
 class Captured:
     """A step as a Graph.
 
-    `input_structure`: the arguments as given, a `tf.TensorSpec` for every tensor; other leaves are baked in.
-    `output_structure`: the result, a TypeSpec for every tensor (or composite), None where there is None.
+    `input_structure`: the arguments as given, a `tf.TensorSpec` for every tensor; other leaves are
+    baked in.
+    `output_structure`: the result, a TypeSpec for every tensor (or composite), None where there is
+    None.
     `variables`: name in the graph -> the user's own object.
-    `captures`: name of a placeholder -> the tensor that is fed to it after the arguments, in this order.
+    `captures`: name of a placeholder -> the tensor that is fed to it after the arguments, in this
+    order.
     `library`: functions that calls, conditionals and loops left in the graph refer to.
     """
 
@@ -42,7 +45,7 @@ def tensor_leaves(structure: Any) -> list[tf.TensorSpec]:
 
 
 def flatten_inputs(captured: Captured, arguments: Any) -> list[Any]:
-    """What `captured.graph.inputs` are fed with for a call with `arguments`: their tensors, then the captures.
+    """What `captured.graph.inputs` are fed with: the tensors of `arguments`, then the captures.
 
     Raises:
       CaptureError: `arguments` are not structured as those of the trace.

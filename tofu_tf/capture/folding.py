@@ -1,8 +1,8 @@
-"""Shape arithmetic -> constants: evaluated by TensorFlow's own kernels, nothing else in the graph changes."""
+"""Shape arithmetic -> constants, evaluated by TensorFlow's own kernels; nothing else changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -54,19 +54,22 @@ _NO_CONSTANT = frozenset({"resource", "variant"})
 
 def fold(
     graph_def: graph_pb2.GraphDef,
+    roots: Iterable[str],
     importer: Callable[[graph_pb2.GraphDef], tf.Graph] = imported,
     size_limit: int = SIZE_LIMIT,
 ) -> tuple[graph_pb2.GraphDef, Shapes]:
-    """`graph_def` with every computed constant of at most `size_limit` bytes as a Const, and all shapes.
+    """`graph_def` with every computed constant up to `size_limit` bytes as a Const; all shapes.
 
-    Shape, ShapeN, Size, Rank and VariableShape of static tensors are constants, and so is every pure op of
-    constants. A Const keeps the control inputs that its sources had, so that one inside a branch stays there.
-    Repeated while a new constant makes another shape known.
+    Shape, ShapeN, Size, Rank and VariableShape of static tensors are constants, and so is every
+    pure op of constants. A Const keeps the control inputs that its sources had, so that one inside
+    a branch stays there. Repeated while a new constant makes another shape known. `roots` are the
+    fetched and effectful nodes: they keep their names.
     """
+    kept = frozenset(roots)
     while True:
         graph = importer(graph_def)
         shapes = static_shapes(graph)
-        folded, more = _fold_once(graph_def, graph, shapes, size_limit)
+        folded, more = _fold_once(graph_def, kept, graph, shapes, size_limit)
         if not more:
             return graph_def, shapes
         graph_def = folded
@@ -75,44 +78,59 @@ def fold(
 
 
 def _fold_once(
-    graph_def: graph_pb2.GraphDef, graph: tf.Graph, shapes: Shapes, size_limit: int
+    graph_def: graph_pb2.GraphDef,
+    roots: frozenset[str],
+    graph: tf.Graph,
+    shapes: Shapes,
+    size_limit: int,
 ) -> tuple[graph_pb2.GraphDef, Shapes]:
     """One round: the GraphDef and the specs of its new Consts."""
     nodes = {node.name: node for node in graph_def.node}
     constant = _constant_nodes(graph, nodes, shapes, size_limit)
     wanted: dict[Ref, None] = {}
     for node in graph_def.node:
-        if node.name not in constant:
-            for text in node.input:
-                ref = _data(text)
-                if ref is not None and ref.node in constant:
-                    source = _carried(ref, nodes)
-                    if nodes[source.node].op != CONST:
-                        wanted[source] = None
+        if node.name not in constant or node.name in roots:
+            for ref in _operands(node, constant, nodes):
+                if nodes[ref.node].op != CONST:
+                    wanted[ref] = None
+    fetched = [
+        n
+        for n in sorted(roots & constant)
+        if nodes[_carried(Ref(n), nodes).node].op != CONST and len(shapes[n]) == 1
+    ]
+    wanted |= dict.fromkeys(Ref(name) for name in fetched)
     if not wanted:
         return graph_def, {}
     values = _evaluate(nodes, constant, graph, shapes, list(wanted))
-    names = {ref: _fresh(ref, nodes) for ref in values}
+    names = {ref: ref.node if ref.node in fetched else _fresh(ref, nodes) for ref in values}
     result = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     waits: dict[str, tuple[str, ...]] = {}
     for ref, value in values.items():
         const = result.node.add(name=names[ref], op=CONST)
-        const.attr["dtype"].type = tf.dtypes.as_dtype(
-            shapes[ref.node][ref.index].dtype
-        ).as_datatype_enum
+        dtype = tf.dtypes.as_dtype(shapes[ref.node][ref.index].dtype)
+        const.attr["dtype"].type = dtype.as_datatype_enum
         const.attr["value"].tensor.CopyFrom(value)
         const.input.extend(f"^{c}" for c in _controls(ref.node, nodes, waits))
     for node in graph_def.node:
+        if node.name in fetched:
+            continue
         copied = result.node.add()
         copied.CopyFrom(node)
-        if node.name not in constant:
+        if node.name not in constant or node.name in roots:
+            operands = iter(_operands(node, constant, nodes))
             for i, text in enumerate(node.input):
-                ref = _data(text)
-                if ref is not None and ref.node in constant:
-                    ref = _carried(ref, nodes)
-                if ref in names:
-                    copied.input[i] = names[ref]
+                operand = _data(text)
+                if operand is not None and operand.node in constant:
+                    copied.input[i] = names.get(next(operands), text)
     return result, {names[ref]: (shapes[ref.node][ref.index],) for ref in values}
+
+
+def _operands(
+    node: node_def_pb2.NodeDef, constant: set[str], nodes: Mapping[str, node_def_pb2.NodeDef]
+) -> list[Ref]:
+    """Where the constant operands of `node` are made."""
+    refs = [_data(text) for text in node.input]
+    return [_carried(r, nodes) for r in refs if r is not None and r.node in constant]
 
 
 def _data(text: str) -> Ref | None:
@@ -123,7 +141,7 @@ def _data(text: str) -> Ref | None:
 
 
 def _carried(ref: Ref, nodes: Mapping[str, node_def_pb2.NodeDef]) -> Ref:
-    """Where the value comes from that ops like Identity only pass on: a weight's Const stays one node."""
+    """Where a value passed on by ops like Identity comes from: a weight's Const stays one node."""
     while nodes[ref.node].op in CARRIERS:
         source = _data(nodes[ref.node].input[ref.index])
         if source is None:
@@ -181,7 +199,7 @@ def _evaluate(
     shapes: Shapes,
     wanted: list[Ref],
 ) -> dict[Ref, object]:
-    """The value of each `wanted` tensor as a TensorProto, from one Session run of the constant nodes."""
+    """The value of each `wanted` tensor as a TensorProto, from one Session run."""
     part = graph_pb2.GraphDef()
     needed: set[str] = set()
     stack = [ref.node for ref in wanted]

@@ -24,8 +24,10 @@ def capture_function(
     """What ``function(*arguments)`` does, as a Graph with static shapes.
 
     Args:
-      function: a Python function or a tf.function (whose own options, such as jit_compile, are ignored).
-      arguments: a nest with a `tf.TensorSpec` of static shape for every tensor; other leaves are baked in.
+      function: a Python function or a tf.function (whose own options, such as jit_compile, are
+        ignored).
+      arguments: a nest with a `tf.TensorSpec` of static shape for every tensor; other leaves are
+        baked in.
       named: the names wanted for some of the variables; others keep their own.
 
     Raises:
@@ -39,7 +41,9 @@ def finish(traced: Traced, arguments: tuple[Any, ...]) -> Captured:
     """Inlines, folds and imports a traced function."""
     kept = [*traced.placeholders, *traced.outputs, *traced.effects]
     flat = inline(traced.graph_def, kept)
-    folded, shapes = fold(flat, functools.partial(imported, placeholders=traced.placeholders))
+    roots = [*(name.partition(":")[0] for name in traced.outputs), *traced.effects]
+    importer = functools.partial(imported, placeholders=traced.placeholders)
+    folded, shapes = fold(flat, roots, importer)
     graph = import_graph(
         folded,
         shapes,
@@ -50,8 +54,8 @@ def finish(traced: Traced, arguments: tuple[Any, ...]) -> Captured:
     )
     check_static(
         graph,
-        "give every argument a static shape; an op whose output shape depends on data (Where, Unique, "
-        "boolean_mask) has none",
+        "give every argument a static shape; an op whose output shape depends on data "
+        "(Where, Unique, boolean_mask) has none",
     )
     variables = {name: traced.variables[name] for name in graph.variables}
     return Captured(

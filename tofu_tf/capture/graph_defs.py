@@ -29,13 +29,13 @@ def capture_graph_def(
     """The part of `graph_def` that `fetches` need, as a Graph with static shapes.
 
     Args:
-      fetches: tensors (``probabilities:0``) or operations to run (``train``), at least one. A node with one
-        output and no `:0` is fetched; one without outputs is an effect.
+      fetches: tensors (``probabilities:0``) or operations to run (``train``), at least one. A node
+        with one output and no `:0` is fetched; one without outputs is an effect.
       shapes: shapes of placeholders, instead of those written in the graph.
       batch: the size of every unknown first dimension of a placeholder.
 
-    The inputs are the placeholders that are needed, in the graph's order. `variables` is empty: VarHandleOps
-    name the graph's variables by their shared names.
+    The inputs are the placeholders that are needed, in the graph's order. `variables` is empty:
+    VarHandleOps name the graph's variables by their shared names.
 
     Raises:
       GraphError: an unknown op, fetch or bad edge, or a graph of more than 2 GiB.
@@ -55,7 +55,9 @@ def capture_graph_def(
     fed = _needed_placeholders(nodes, [*outputs, *effects])
     known = _shapes(fed, nodes, dict(shapes or {}), batch)
     flat = inline(graph_def, [*fed, *outputs, *effects])
-    folded, specs = fold(flat, functools.partial(imported, shapes=known))
+    folded, specs = fold(
+        flat, [_node(f) for f in fetches], functools.partial(imported, shapes=known)
+    )
     graph = import_graph(folded, specs, fed, outputs, effects)
     check_static(graph, "give the batch size and the shapes of the placeholders")
     inputs = tuple(_tensor_spec(graph.nodes[name].outputs[0], name) for name in fed)
@@ -78,7 +80,7 @@ def _split_fetches(
     """Tensors and operations; an unknown name is refused with its likely meanings."""
     missing = [text for text in fetches if _node(text) not in nodes]
     if missing:
-        last = {m.rpartition("/")[2] for m in missing}
+        last = {_node(m).rpartition("/")[2] for m in missing}
         near = [n for n in nodes if n.rpartition("/")[2] in last][:5]
         raise GraphError(
             ", ".join(missing),
@@ -102,7 +104,7 @@ def _needed_placeholders(nodes: Mapping[str, object], roots: Sequence[str]) -> l
         if name in found or name not in nodes:  # a bad edge: importing names them all
             continue
         found.add(name)
-        stack += [_node(text.removeprefix("^")) for text in nodes[name].input]  # type: ignore[attr-defined]
+        stack += [_node(text.removeprefix("^")) for text in nodes[name].input]
     return [n for n in nodes if n in found and nodes[n].op in _FED]  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""A traced function -> one flat GraphDef, by Grappler's function optimizer and nothing else of Grappler."""
+"""A traced function -> one flat GraphDef, by Grappler's function optimizer alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config
 
 from tofu_tf.capture.tensorflow_private import optimize
 
-# These keep a call from being inlined: XLA-compiled optimizer updates, grouped convolutions, cuDNN variants.
+# These keep a call from being inlined: XLA-compiled optimizer updates, grouped convolutions, cuDNN
+# variants.
 _BARRIERS = ("_XlaMustCompile", "_noinline", "api_implements", "api_preferred_device")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient")
 _LOOPS = ("While", "StatelessWhile")
@@ -19,7 +20,7 @@ _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 def inline(
     graph_def: graph_pb2.GraphDef, kept: Sequence[str], lower_conditionals: bool = False
 ) -> graph_pb2.GraphDef:
-    """`graph_def` with the bodies of its calls in their place; `kept` names what is fed, fetched or must run.
+    """`graph_def` with calls replaced by bodies; `kept` names what is fed, fetched or must run.
 
     Loops stay; conditionals stay too unless `lower_conditionals` turns them into Switch and Merge.
     """

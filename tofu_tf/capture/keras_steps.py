@@ -1,4 +1,4 @@
-"""A Keras model's training, test or prediction step -> Captured. Knows the model by its attributes only."""
+"""A Keras model's training, test or prediction step -> Captured."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def capture_step(model: Any, kind: str, data: Any) -> Captured:
       data: what the step receives, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, with a
         `tf.TensorSpec` of static shape for every tensor.
 
-    The only input is `data`. Variables are named as the model names them; a metric's and a counter's, which
-    Keras leaves ambiguous, are ``<metric>/total`` and ``train_counter``.
+    The only input is `data`. Variables are named as the model names them; a metric's and a
+    counter's, which Keras leaves ambiguous, are ``<metric>/total`` and ``train_counter``.
 
     Raises:
       CaptureError: an unknown kind, or unknown dimensions (all listed by name).
@@ -46,8 +46,9 @@ def capture_step(model: Any, kind: str, data: Any) -> Captured:
     counters = _python_counters(model)
     first = traced()
     if first.made_variables and (_is_seeded(first) or _python_counters(model) != counters):
-        # Keras's first call traces twice when it makes variables, and runs the second trace. That shows
-        # where a trace advances something: the seeds of dropout layers, Nadam's count of updates.
+        # Keras's first call traces twice when it makes variables, and runs the second trace. That
+        # shows where a trace advances something: the seeds of dropout layers, Nadam's count of
+        # updates.
         first = traced()
     return finish(first, (data,))
 
@@ -74,7 +75,7 @@ def _python_counters(model: Any) -> list[dict[str, int]]:
 
 
 def step_function(model: Any, kind: str) -> Callable[[Any], Any]:
-    """The body of Keras's `run_step`: the model's step, then its counter once that has succeeded."""
+    """The body of Keras's `run_step`: the step, then its counter once that has succeeded."""
     method, counter = STEPS[kind]
 
     def run_step(data: Any) -> Any:
@@ -88,7 +89,7 @@ def step_function(model: Any, kind: str) -> Callable[[Any], Any]:
 
 
 def name_data(data: Any) -> Any:
-    """`data` with specs named ``x``, ``y``, ``sample_weight``, parts by key: what the graph's inputs are called."""
+    """`data` with specs named ``x``, ``y``, ``sample_weight``: the names of the graph's inputs."""
     parts = ("x", "y", "sample_weight")
     if isinstance(data, tuple) and len(data) <= len(parts):
         return tuple(_named(part, name) for part, name in zip(data, parts, strict=False))
@@ -99,14 +100,15 @@ def _named(part: Any, name: str) -> Any:
     if isinstance(part, tf.TensorSpec):
         return tf.TensorSpec(part.shape, part.dtype, name)
     if isinstance(part, Mapping):
-        return type(part)((key, _named(value, f"{name}_{key}")) for key, value in part.items())  # type: ignore[call-arg]
+        parts = {key: _named(value, f"{name}_{key}") for key, value in part.items()}
+        return tf.nest.pack_sequence_as(part, tf.nest.flatten(parts))
     if isinstance(part, list | tuple) and not hasattr(part, "_fields"):
         return type(part)(_named(value, f"{name}_{i}") for i, value in enumerate(part))
     return part
 
 
 def variable_names(model: Any) -> Iterator[tuple[str, tf.Variable]]:
-    """A distinct name for every variable of the model, its optimizer, metrics and counters, in a fixed order."""
+    """A distinct name for every variable of a model, optimizer, metrics and counters included."""
     seen: set[str] = set()
     known: set[int] = set()
     for wanted, variable in _variables(model):

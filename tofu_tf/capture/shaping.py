@@ -12,10 +12,12 @@ from tofu_tf.errors import CaptureError, GraphError
 from tofu_tf.graph.importing import Shapes
 from tofu_tf.graph.ir import Graph, TensorSpec
 
-# (op, output) whose shape TensorFlow never infers -> the one the CPU kernel gives it. The reserve space of
-# fused batch normalisation only goes from the forward op to its gradient on the same device.
+# (op, output) whose shape TensorFlow never infers -> the one the CPU kernel gives it. The reserve
+# space of fused batch normalisation only goes from the forward op to its gradient on the same
+# device.
 _KERNEL_SHAPES = {("FusedBatchNormV3", 5): ()}
-# Scope of the placeholders made here: `a/b/resource` would make a scope of the node `a/b` that is still to come.
+# Scope of the placeholders made here: `a/b/resource` would make a scope of the node `a/b` that is
+# still to come.
 _FED = "fed_from_outside/"
 _NO_SHAPE = frozenset({"resource", "variant"})
 
@@ -28,8 +30,8 @@ def imported(
     """`graph_def` as a tf.Graph, with everything known about its placeholders.
 
     Args:
-      placeholders: those of the traced function, by name: handle data and shapes are taken from them (a
-        GraphDef holds no handle data).
+      placeholders: those of the traced function, by name: handle data and shapes are taken from
+        them (a GraphDef holds no handle data).
       shapes: shapes that replace those written in the placeholders (an unknown batch made known).
     """
     known = dict(placeholders or {})
@@ -44,7 +46,8 @@ def imported(
         else:
             copied = rest.node.add()
             copied.CopyFrom(node)
-            # Colocation with nodes that inlining removed fails the import; devices of this host mean nothing.
+            # Colocation with nodes that inlining removed fails the import; devices of this host
+            # mean nothing.
             copied.attr.pop("_class", None)
             copied.device = ""
     graph = tf.Graph()
@@ -57,7 +60,7 @@ def imported(
                 raise GraphError(name, f"a node name that TensorFlow changes to {tensor.op.name}")
             if dtype == tf.resource and name in known:
                 copy_handle_data(known[name], tensor)
-            mapping[f"{name}:0"], mapping[f"^{name}"] = tensor, tensor.op
+            mapping[f"{name}:0"] = mapping[f"^{name}"] = tensor
         try:
             tf.graph_util.import_graph_def(rest, name="", input_map=_used(rest, mapping))
         except ValueError as error:
@@ -82,7 +85,7 @@ def _used(graph_def: graph_pb2.GraphDef, mapping: Mapping[str, object]) -> dict[
 
 
 def static_shapes(graph: tf.Graph) -> Shapes:
-    """The spec of every output of every node; -1 for what is not known (a single -1 for an unknown rank)."""
+    """The spec of every output of every node; -1 for what is unknown, one -1 for a rank."""
     return {
         name_of(op): tuple(_spec(t, op.type, i) for i, t in enumerate(op.outputs))
         for op in graph.get_operations()
@@ -105,7 +108,7 @@ def is_static(specs: Iterable[TensorSpec]) -> bool:
 
 
 def check_static(graph: Graph, remedy: str) -> None:
-    """Raises CaptureError with the name of every tensor of `graph` that has an unknown dimension."""
+    """Raises CaptureError with the name of every tensor that has an unknown dimension."""
     unknown = [
         f"{ref} ({graph.nodes[ref.node].op}, {graph.spec(ref)})"
         for ref in graph.refs()

@@ -17,12 +17,12 @@ def optimize(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGraphDef) 
 
 
 def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
-    """Tells `target`, a resource placeholder, the shape and dtype of the variable behind `source`."""
+    """Tells `target`, a placeholder, the shape and dtype of the variable behind `source`."""
     handle_data_util.copy_handle_data(source, target)
 
 
 def handle_spec(handle: tf.Tensor) -> tuple[tf.TensorShape, tf.DType] | None:
-    """Shape and dtype of the variable behind `handle`; None when it holds none or is no variable's."""
+    """Shape and dtype of the variable behind `handle`; None when it is no variable's."""
     data = resource_variable_ops.get_eager_safe_handle_data(handle)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
@@ -31,7 +31,7 @@ def handle_spec(handle: tf.Tensor) -> tuple[tf.TensorShape, tf.DType] | None:
 
 
 def variable_over(handle: tf.Tensor, name: str) -> tf.Variable:
-    """A variable object over an existing handle, for variables that no Python object in reach stands for."""
+    """A variable object over `handle`, for one that no Python object in reach stands for."""
     spec = handle_spec(handle)
     if spec is None:
         raise ValueError(f"{name} is no variable's handle")

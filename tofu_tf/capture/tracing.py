@@ -1,4 +1,4 @@
-"""A Python function -> its traced graph, with the caller's variables named; each signature is traced once."""
+"""A Python function -> its traced graph, with the caller's variables named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tofu_tf.capture.tensorflow_private import (
 from tofu_tf.errors import CaptureError
 from tofu_tf.graph.ir import TensorSpec, Variable
 
-# Variables born during a trace (optimizer slots, metrics) must not land on an accelerator before they are cut.
+# Variables born during a trace (optimizer slots, metrics) must not land on an accelerator before
+# they are cut.
 HOST = "/device:CPU:0"
 
 
@@ -54,10 +55,11 @@ def trace(
     """The graph of ``function(*arguments)``.
 
     Args:
-      arguments: a nest with a `tf.TensorSpec` for every tensor; other leaves are passed as they are.
+      arguments: a nest with a `tf.TensorSpec` for every tensor; other leaves are passed as they
+        are.
       named: names for variables, or a function that gives them after the trace, when all exist.
-      lift: let the function make variables of symbolic values on its first call, at the price of a second
-        trace whenever it makes any. Keras needs none of it.
+      lift: let the function make variables of symbolic values on its first call, at the price of a
+        second trace whenever it makes any. Keras needs none of it.
 
     Raises:
       CaptureError: an argument without a static shape.
@@ -111,7 +113,8 @@ def _read(concrete: Any, arguments: int, named: Iterable[tuple[str, tf.Variable]
     objects = {id(v.handle): (name, v) for name, v in reversed(list(named))}
     for variable in concrete.variables:
         objects.setdefault(id(variable.handle), (_plain(variable.name), variable))
-    # Every name given is taken, used or not: the same variable then has the same name in every step.
+    # Every name given is taken, used or not: the same variable then has the same name in every
+    # step.
     taken = {name for name, _ in objects.values()}
     names = _NodeNames({op.name for op in graph.get_operations()})
     handles: dict[str, Variable] = {}
@@ -137,7 +140,7 @@ def _read(concrete: Any, arguments: int, named: Iterable[tuple[str, tf.Variable]
             TensorSpec(tuple(spec[0].as_list()), spec[1].name),
             names.claim(name),
             position,
-            bool(variable.trainable),
+            bool(variable.trainable) and variable.dtype.is_floating,
         )
     return Traced(
         graph.as_graph_def(),
@@ -171,7 +174,7 @@ def _unique(name: str, taken: Iterable[str]) -> str:
 
 
 class _NodeNames:
-    """Names for Variable nodes: the variable's own where TensorFlow allows it and no node has it."""
+    """Names for Variable nodes: the variable's own where it is legal and free."""
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken

@@ -22,8 +22,8 @@ _NAMES = frozenset({"container", "shared_name", "tensor_name"})
 def decode(attr: AttrValue) -> Any:
     """The attribute as int, float, bool, str, bytes, dtype name, tuple (shape or list) or ndarray.
 
-    A shape of unknown rank is None and an unknown dimension -1; a function is its name; a string that is
-    not UTF-8 stays bytes.
+    A shape of unknown rank is None and an unknown dimension -1; a function is its name; a string
+    that is not UTF-8 stays bytes.
     """
     kind = attr.WhichOneof("value")
     if kind == "type":
@@ -69,7 +69,8 @@ def _decode_string(text: bytes) -> str | bytes:
 def encode(value: Any, kind: str = "") -> AttrValue:
     """The AttrValue of a Python value.
 
-    `kind` is the OpDef's word (``type``, ``shape``, ``list(int)`` ...); without it the value's Python type
+    `kind` is the OpDef's word (``type``, ``shape``, ``list(int)`` ...); without it the value's
+    Python type
     decides: str is a string, a tuple of ints a list of ints, DType a type, an ndarray a tensor.
     """
     if kind.startswith("list"):
@@ -169,8 +170,8 @@ def complete(op: str, attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
 def signature(node: Node) -> str:
     """The attributes that decide what `node` computes, as one deterministic string.
 
-    Names of resources and internal attributes are left out; tensors stand as a digest of dtype, shape and
-    bytes, however they were encoded.
+    Names of resources and internal attributes are left out; tensors stand as a digest of dtype,
+    shape and bytes, however they were encoded.
     """
     return ";".join(
         f"{name}={_written(decode(attr))}"
@@ -180,7 +181,7 @@ def signature(node: Node) -> str:
 
 
 def matters(op: str, name: str, attr: AttrValue) -> bool:
-    """Whether a reader of a listing wants to see this attribute: not a dtype, a name or the op's default."""
+    """Whether a listing shows this attribute: not a dtype, a name or the op's default."""
     if (
         name.startswith("_")
         or name in _NAMES

@@ -1,7 +1,8 @@
-"""A flat GraphDef with known static shapes -> Graph: variables become versions, dead and equal nodes go."""
+"""A flat GraphDef with static shapes -> Graph: variables as versions, dead and equal nodes gone."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,12 +45,12 @@ def import_graph(
       effects: nodes that must run, with all that they wait for (a function's control outputs).
       handles: the variable behind each resource Placeholder; VarHandleOps are found by themselves.
 
-    Reads become references to a version, writes make the next one (see ir.py). Control edges remain only
-    between nodes with effects of their own (prints, checks, calls). Nodes that pass a value on are
-    bypassed and equal pure nodes merge.
+    Reads become references to a version, writes make the next one (see ir.py). Control edges remain
+    only between nodes with effects of their own (prints, checks, calls). Nodes that pass a value on
+    are bypassed and equal pure nodes merge.
 
     Raises:
-      GraphError: unknown ops, edges to nodes or outputs that are not there, cycles; all of one kind at once.
+      GraphError: unknown ops, bad edges, unfed placeholders, cycles; all of one kind at once.
     """
     edges = _Edges.of(graph_def)
     fetched = [_parse(o, edges, "a fetch") for o in outputs]
@@ -78,8 +79,8 @@ class _Edges:
     def of(graph_def: graph_pb2.GraphDef) -> _Edges:
         nodes = {n.name: n for n in graph_def.node}
         if len(nodes) != len(graph_def.node):
-            seen: set[str] = set()
-            twice = sorted({n.name for n in graph_def.node if n.name in seen or seen.add(n.name)})  # type: ignore[func-returns-value]
+            counts = collections.Counter(n.name for n in graph_def.node)
+            twice = sorted(name for name, n in counts.items() if n > 1)
             raise GraphError(", ".join(twice), "several nodes of one name", "unique node names")
         unknown = sorted({n.op for n in graph_def.node if op_definition(n.op) is None})
         if unknown:
@@ -91,7 +92,7 @@ class _Edges:
                 where,
                 "the installed TensorFlow does not know this op",
                 "registered ops",
-                "load the library that registers it (tf.load_op_library), or inline the function it names",
+                "load the library that registers it (tf.load_op_library), or inline that function",
             )
         data: dict[str, tuple[Ref, ...]] = {}
         controls: dict[str, tuple[str, ...]] = {}
@@ -184,7 +185,7 @@ def _ordered(edges: _Edges, kept: set[str]) -> list[str]:
             ", ".join(stuck[:8]),
             f"{len(stuck)} nodes on or behind a cycle",
             "a graph without cycles",
-            "export loops as While ops (tf.compat.v1.enable_control_flow_v2), not as Enter/Exit frames",
+            "export loops as While ops (enable_control_flow_v2), not as Enter/Exit frames",
         )
     return order
 
@@ -192,7 +193,7 @@ def _ordered(edges: _Edges, kept: set[str]) -> list[str]:
 def _variables(
     edges: _Edges, order: Sequence[str], handles: dict[str, Variable]
 ) -> dict[str, Variable]:
-    """The variable behind every handle-making node; VarHandleOps of one shared name are one variable."""
+    """The variable behind every handle; VarHandleOps of one shared name are one variable."""
     taken = {v.name for v in handles.values()}
     by_shared: dict[str, Variable] = {}
     for name in order:
@@ -218,7 +219,7 @@ def _variables(
 
 
 class _Walk:
-    """Makes the IR's nodes one after the other in the order given, knowing every variable's version so far."""
+    """Makes the IR's nodes in the order given, knowing every variable's version so far."""
 
     def __init__(self, edges: _Edges, shapes: Shapes, handles: Mapping[str, Variable]) -> None:
         self.edges, self.shapes, self.handles = edges, shapes, handles

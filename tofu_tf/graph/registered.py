@@ -1,4 +1,4 @@
-"""What the installed TensorFlow registers: op definitions. The graph layer's only private TensorFlow API."""
+"""Op definitions of the installed TensorFlow: the graph layer's only private API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorflow.python.framework import op_def_registry
 
 @functools.cache
 def op_definition(op: str) -> op_def_pb2.OpDef | None:
-    """The OpDef registered under `op`; None for an op that the installed TensorFlow does not know."""
+    """The OpDef registered under `op`; None for an op that TensorFlow does not know."""
     found: op_def_pb2.OpDef | None = op_def_registry.get(op)
     return found
 

@@ -12,7 +12,7 @@ READ = "ReadVariableOp"
 
 # Resource operands of these are only read.
 READERS = frozenset(
-    {READ, "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "CountUpTo"}
+    {READ, "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
 )
 # Ops that pass a value (and a handle) on unchanged.
 CARRIERS = frozenset(
@@ -22,7 +22,8 @@ CARRIERS = frozenset(
 LOOPS = frozenset({"While", "StatelessWhile"})
 HANDLE_MAKERS = frozenset({"VarHandleOp"})
 
-# Stateful only through a generator that belongs to the node: unused, they change nothing; twice, they differ.
+# Stateful only through a generator that belongs to the node: unused, they change nothing; twice,
+# they differ.
 RANDOM = frozenset(
     {
         "RandomUniform",
@@ -58,22 +59,21 @@ def is_stateful(op: str) -> bool:
 def written_operands(node: node_def_pb2.NodeDef, handles: Sequence[int]) -> tuple[int, ...]:
     """Those of the input positions `handles` (variables) whose variable `node` may write.
 
-    Named readers and stateless ops write none. Calls, conditionals and loops say which they only read;
-    every other stateful op is taken to write all its variables, as ResourceApply* and ResourceScatter* do.
+    Named readers and stateless ops write none. Calls, conditionals and loops say which they only
+    read; every other stateful op is taken to write all its variables, as ResourceApply* and
+    ResourceScatter* do.
     """
     if node.op in READERS or not is_stateful(node.op):
         return ()
     listed = node.attr.get("_read_only_resource_inputs")
     if listed is None:
         return tuple(handles)
-    # An If counts from its first argument after the predicate.
-    first = 1 if node.op in ("If", "StatelessIf", "Case", "StatelessCase") else 0
-    only_read = {i + first for i in listed.list.i}
+    only_read = set(listed.list.i)
     return tuple(i for i in handles if i not in only_read)
 
 
 def has_own_effect(op: str, variables: int) -> bool:
-    """Whether running `op` changes or shows something beside the `variables` it touches: prints, checks, calls."""
+    """Whether `op` does something beside writing the `variables` it touches: prints, checks."""
     if not is_stateful(op) or op in RANDOM or op in READERS or op in HANDLE_MAKERS:
         return False
     return variables == 0 or op in _CALLS

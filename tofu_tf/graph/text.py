@@ -30,7 +30,7 @@ def spec_text(spec: TensorSpec) -> str:
 
 
 def node_text(node: Node) -> str:
-    """``name = Op(inputs) {attrs} ^controls -> outputs``, variables written behind their version."""
+    """``name = Op(inputs) {attrs} ^controls -> outputs``; a written version has its name."""
     inputs = ", ".join(str(r) for r in node.inputs)
     attrs = ", ".join(
         f"{name}={value_text(decode(attr))}"
