@@ -15,10 +15,11 @@ import numpy as np
 
 from tofu_tf.ops import parts
 from tofu_tf.ops.registry import Emitter, Piece
-from tofu_tf.tdl.expressions import Operand, Value
+from tofu_tf.tdl.expressions import Named, Operand, Value
 from tofu_tf.tdl.regions import Region
 
 Range = tuple[int, int]
+TAPS = ("kz", "ky", "kx")  # the axes of a window; no body can cut them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,6 +177,15 @@ def zeros(emit: Emitter, piece: Piece, output: int = 0) -> list[str]:
     return parts.filled(emit, piece.writes[output].shape, 0, piece.node.outputs[output].dtype)
 
 
+def over_taps(
+    reduction: Callable[..., Value], view: Sequence[Window], body: Callable[[tuple[Any, ...]], Any]
+) -> Value:
+    """`reduction` of ``body(taps)`` over a window's taps; their axes are (kz,) ky, kx."""
+    names = TAPS[-len(view) :]
+    extents = {name: w.kernel for name, w in zip(names, view, strict=True)}
+    return reduction(Named(names, lambda *taps: body(taps)), **extents)
+
+
 def padded(
     emit: Emitter,
     tensor: str,
@@ -195,13 +205,50 @@ def padded(
     return emit.add("PadV2", [tensor, sizes, filling], attrs, part)[0]
 
 
-def cropped(
-    emit: Emitter, tensor: str, dtype: str, whole: Sequence[int], region: Region, part: str
+def without_padding(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """`attrs` of the same op on an image that is padded already."""
+    none = {"explicit_paddings": ()} if "explicit_paddings" in attrs else {}
+    return {**attrs, "padding": "VALID", **none}
+
+
+def rows_of(
+    emit: Emitter,
+    tensor: str,
+    dtype: str,
+    held: Region,
+    rows: Sequence[Range],
+    data_format: str,
+    part: str,
 ) -> str:
-    """`region` of `tensor`, whose shape is `whole`; itself when that is all of it."""
-    if region.shape == tuple(whole):
+    """Rows `rows` of a tensor that holds region `held`; itself when those are all."""
+    if ranges(held, data_format) == tuple(rows):
         return tensor
-    return parts.sliced(emit, tensor, region.bounds, dtype, part)[0]
+    bounds = [(0, n) for n in held.shape]
+    for d, (lo, hi) in zip(spatial_dims(data_format), rows, strict=True):
+        first = held.bounds[d][0]
+        bounds[d] = (lo - first, hi - first)
+    return parts.sliced(emit, tensor, bounds, dtype, part)[0]
+
+
+def settled(
+    emit: Emitter, piece: Piece, tensor: str, held: Sequence[Range], data_format: str
+) -> list[str]:
+    """The piece's output 0 from a tensor of its rows `held`: cut off, or filled up with zeros."""
+    wanted, dtype = piece.writes[0], piece.node.outputs[0].dtype
+    kept = []
+    bounds = list(wanted.bounds)
+    for d, (first, last) in zip(spatial_dims(data_format), held, strict=True):
+        lo, hi = bounds[d]
+        kept.append((max(lo, first), min(hi, last)))
+        bounds[d] = (first, last)
+    if any(lo >= hi for lo, hi in kept):
+        return zeros(emit, piece)
+    rows = rows_of(emit, tensor, dtype, Region(tuple(bounds)), kept, data_format, "rows")
+    around = [
+        (lo - a, b - hi) for (a, b), (lo, hi) in zip(ranges(wanted, data_format), kept, strict=True)
+    ]
+    margins = placed(data_format, len(bounds), around)
+    return [padded(emit, rows, dtype, margins, "border")]
 
 
 def image_gradient(
