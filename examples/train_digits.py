@@ -2,9 +2,9 @@
 
   python examples/train_digits.py --model=cnn --devices=8 --check
 
-With --check the same model trains on one device too, from the same weights and data, and once more with
-every weight moved to a neighbouring float: that run shows what rounding alone does. Exit code 1 when the
-validation accuracy stays at or below 95%, or when the partitioned run leaves the tolerance.
+With --check the same model trains on one device too, from the same weights and data, and once more
+with every weight moved to a neighbouring float: that run shows what rounding alone does. Exit code 1
+when the validation accuracy stays at or below 95%, or when the partitioned run leaves the tolerance.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a training run yields: Keras's history, the mean losses and the weights after the first steps."""
+    """Keras's history of a run, and the mean losses and the weights after its first steps."""
 
     history: dict[str, list[float]]
     first_losses: list[float]
@@ -81,7 +81,7 @@ class Run:
 
 
 class _FirstSteps(keras.callbacks.Callback):
-    """Keeps the mean loss so far of each of the first steps, and the weights after the last of them."""
+    """Keeps the mean loss so far at each of the first steps, and the weights after the last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def within_tolerance(run: Run, oracle: Run) -> bool:
 
 
 def compare(run: Run, data: Data, weights: Sequence[np.ndarray]) -> bool:
-    """Trains on one device and prints how far the partitioned run is from it; False when it is too far."""
+    """Trains on one device, prints how far the partitioned run is from it; False when too far."""
     one = train(make_model(weights), data, "off")
     moved = train(make_model(neighbours(weights, _SEED.value)), data, "off")
     print(
@@ -185,7 +185,7 @@ def compare(run: Run, data: Data, weights: Sequence[np.ndarray]) -> bool:
     print(f"after {STEPS} steps {'within' if fits else 'OUTSIDE'} rtol {RTOL}, atol {ATOL}")
     if not fits and _OPTIMIZER.value.startswith("adam"):
         print(
-            "not held against it: Adam divides by the root of tiny gradients, which magnifies rounding"
+            "not held against it: Adam divides by roots of tiny gradients and so magnifies rounding"
         )
         return True
     return fits

@@ -1,4 +1,4 @@
-"""Keras models that the examples, tests and benchmarks train: one file per family, found by name in MODELS."""
+"""Keras models that examples, tests and benchmarks train, one file per family; MODELS by name."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def mlp(
     activation: str = "relu",
     regularizer: Any = None,
 ) -> keras.Model:
-    """Dense layers of these widths on the flattened input, then one of `classes` logits (None: no such layer)."""
+    """Dense layers of these widths on the flattened input, then `classes` logits (None: none)."""
     layers = keras.layers
     model = keras.Sequential([layers.Input(tuple(input_shape)), layers.Flatten(name="flat")])
     for i, width in enumerate(widths):

@@ -1,4 +1,4 @@
-"""Residual nets with bottlenecks (He et al. 2016, v1), all widths multiplied as in the Tofu paper's evaluation."""
+"""Residual nets with bottlenecks (He et al. 2016, v1), widened as in the Tofu paper's evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MOMENTUM = 0.9  # of moving averages: a small data set has too few steps for Ker
 def resnet(
     input_shape: Sequence[int] = (224, 224, 3), classes: int = 1000, depth: int = 50, width: int = 1
 ) -> keras.Model:
-    """WResNet-`depth`-`width`: a 7x7 stem with max pooling, four stages of bottlenecks, global pooling, logits."""
+    """WResNet-`depth`-`width`: a 7x7 stem with max pooling, four stages of bottlenecks, global
+    pooling, logits. All widths are times `width`."""
     if depth not in RESNET_BLOCKS:
         raise ValueError(f"resnet depth {depth}: expected one of {sorted(RESNET_BLOCKS)}")
     stem, *stages = (n * width for n in RESNET_FILTERS)
@@ -36,10 +37,13 @@ def wide_resnet(
     filters: Sequence[int] = (8, 32, 64),
     blocks: Sequence[int] = (1, 1),
 ) -> keras.Model:
-    """The same net for small images: a 3x3 stem without pooling; `filters` of the stem and of the stages, times `width`."""
+    """The same net for small images: a 3x3 stem without pooling.
+
+    `filters` are those of the stem and of the stages, before they are multiplied by `width`.
+    """
     if len(filters) != len(blocks) + 1:
         raise ValueError(
-            f"wide_resnet: {len(filters)} filters and {len(blocks)} stages, expected one filter more"
+            f"wide_resnet: {len(filters)} filters for {len(blocks)} stages, expected one more"
         )
     stem, *stages = (n * width for n in filters)
     image = layers.Input(tuple(input_shape), name="image")
