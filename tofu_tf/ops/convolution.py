@@ -40,7 +40,7 @@ def channel_of(shape: Shape, data_format: str) -> int:
     return shape[data_format.index("C")]
 
 
-def _conv2d_flops(
+def convolution_flops(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
 ) -> int:
     """Two per output element and filter tap."""
@@ -48,69 +48,89 @@ def _conv2d_flops(
     return 2 * outputs[0].size * (inputs[1].size // kernel[-1])
 
 
-def _input_gradient_flops(
+def input_gradient_flops(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
 ) -> int:
     kernel = inputs[1].shape
     return 2 * inputs[2].size * (inputs[1].size // kernel[-1])
 
 
-def _filter_gradient_flops(
+def filter_gradient_flops(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
 ) -> int:
     return 2 * inputs[2].size * (outputs[0].size // outputs[0].shape[-1])
 
 
+def _bordered(
+    emit: Emitter,
+    piece: Piece,
+    view: Sequence[windows.Window],
+    rows: Sequence[windows.Range],
+    count: Sequence[windows.Range],
+) -> tuple[str, dict[str, Any]]:
+    """The image, and attributes to run the op on it: a Pad where the op has no explicit padding."""
+    if "explicit_paddings" not in piece.node.attrs:
+        return windows.bordered(emit, piece, piece.inputs[0], view, rows, count, 0.0)
+    form = piece.attributes["data_format"]
+    return piece.inputs[0], windows.fitted(piece.node.attrs, view, rows, count, form)
+
+
 def convolve(emit: Emitter, piece: Piece) -> list[str]:
     """A piece of a convolution: its rows with the padding that its windows need."""
-    rows, out = piece.reads[0], piece.writes[0]
+    rows, a = piece.reads[0], piece.attributes
     if rows is None or piece.reads[1] is None:
         return windows.zeros(emit, piece)
-    a = piece.attributes
     view = view_of(a, piece.specs[0].shape, piece.specs[1].shape, piece.node.outputs[0].shape)
     form = a["data_format"]
-    attrs = windows.fitted(
-        piece.node.attrs, view, windows.ranges(rows, form), windows.ranges(out, form), form
-    )
-    return emit.add(piece.node.op, piece.inputs, attrs)
+    count = windows.ranges(piece.writes[0], form)
+    image, attrs = _bordered(emit, piece, view, windows.ranges(rows, form), count)
+    return emit.add(piece.node.op, [image, piece.inputs[1]], attrs)
 
 
 def input_gradient(emit: Emitter, piece: Piece) -> list[str]:
     """A piece of the image's gradient, from the windows that reach its rows; else zeros."""
-    taken, wanted = piece.reads[2], piece.writes[0]
+    taken, a = piece.reads[2], piece.attributes
     if taken is None or piece.reads[1] is None:
         return windows.zeros(emit, piece)
-    a = piece.attributes
     view = view_of(a, piece.node.outputs[0].shape, piece.specs[1].shape, piece.specs[2].shape)
     form = a["data_format"]
-    rows, count = windows.ranges(wanted, form), windows.ranges(taken, form)
-    found = windows.image_gradient(view, rows, count)
-    if found is None:
-        return windows.zeros(emit, piece)
-    kept, margins = found
-    attrs = windows.fitted(piece.node.attrs, view, kept, count, form)
-    shape = list(wanted.shape)
-    for d, (lo, hi) in zip(windows.spatial_dims(form), kept, strict=True):
+    rows, count = windows.ranges(piece.writes[0], form), windows.ranges(taken, form)
+    spans = tuple(w.span(c) for w, c in zip(view, count, strict=True))
+    if "explicit_paddings" in piece.node.attrs:
+        # rows that no window reaches are filled up, those outside the piece never made
+        rows = tuple(
+            (max(lo, first), min(hi, last))
+            for (lo, hi), (first, last) in zip(rows, spans, strict=True)
+        )
+        if any(lo >= hi for lo, hi in rows):
+            return windows.zeros(emit, piece)
+        attrs = windows.fitted(piece.node.attrs, view, rows, count, form)
+    elif windows.is_whole(view, rows, count):
+        attrs = dict(piece.node.attrs)
+    else:
+        rows, attrs = spans, windows.without_padding(piece.node.attrs)
+    shape = list(piece.writes[0].shape)
+    for d, (lo, hi) in zip(windows.spatial_dims(form), rows, strict=True):
         shape[d] = hi - lo
+    if "Tshape" in attrs:
+        attrs["Tshape"] = "int32"
     sizes = parts.ints(emit, shape, "sizes")
     gradient = emit.add(piece.node.op, [sizes, *piece.inputs[1:]], attrs)[0]
-    around = windows.placed(form, len(shape), margins)
-    return [windows.padded(emit, gradient, piece.specs[2].dtype, around, "border")]
+    return windows.settled(emit, piece, gradient, rows, form)
 
 
 def filter_gradient(emit: Emitter, piece: Piece) -> list[str]:
     """A piece's share of the filter's gradient: its windows over the rows that they cover."""
-    rows, taken = piece.reads[0], piece.reads[2]
+    rows, taken, a = piece.reads[0], piece.reads[2], piece.attributes
     if rows is None or taken is None:
         return windows.zeros(emit, piece)
-    a = piece.attributes
     view = view_of(a, piece.specs[0].shape, piece.node.outputs[0].shape, piece.specs[2].shape)
     form = a["data_format"]
-    attrs = windows.fitted(
-        piece.node.attrs, view, windows.ranges(rows, form), windows.ranges(taken, form), form
+    image, attrs = _bordered(
+        emit, piece, view, windows.ranges(rows, form), windows.ranges(taken, form)
     )
     sizes = parts.ints(emit, piece.writes[0].shape, "sizes")
-    return emit.add(piece.node.op, [piece.inputs[0], sizes, piece.inputs[2]], attrs)
+    return emit.add(piece.node.op, [image, sizes, piece.inputs[2]], attrs)
 
 
 def _sample(
@@ -190,7 +210,7 @@ _FORWARD = (
 @op(
     "Conv2D",
     body=convolve,
-    flops=_conv2d_flops,
+    flops=convolution_flops,
     uncut=("ky", "kx"),
     samples=(*_of("Conv2D"), *_FORWARD),
 )
@@ -242,7 +262,7 @@ def conv2d(
     "Conv2DBackpropInput",
     body=input_gradient,
     constants=(0,),
-    flops=_input_gradient_flops,
+    flops=input_gradient_flops,
     uncut=("ky", "kx"),
     samples=_of("Conv2DBackpropInput"),
 )
@@ -299,7 +319,7 @@ def conv2d_backprop_input(
     "Conv2DBackpropFilter",
     body=filter_gradient,
     constants=(1,),
-    flops=_filter_gradient_flops,
+    flops=filter_gradient_flops,
     uncut=("ky", "kx"),
     samples=_of("Conv2DBackpropFilter"),
 )

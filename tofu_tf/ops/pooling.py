@@ -51,26 +51,6 @@ def lowest(dtype: str) -> float:
     return float(kind.min) if kind.is_integer else -math.inf
 
 
-def bordered(
-    emit: Emitter,
-    piece: Piece,
-    image: str,
-    view: Sequence[windows.Window],
-    rows: Sequence[windows.Range],
-    count: Sequence[windows.Range],
-    value: float,
-) -> tuple[str, dict[str, Any]]:
-    """The image with the padding that its windows need, and attributes to run the op on it."""
-    if windows.is_whole(view, rows, count):
-        return image, dict(piece.node.attrs)
-    margins = windows.borders(view, rows, count)
-    form = piece.attributes["data_format"]
-    around = windows.placed(form, len(form), margins)
-    dtype = piece.node.outputs[0].dtype
-    tensor = windows.padded(emit, image, dtype, around, "pad", value)
-    return tensor, windows.without_padding(piece.node.attrs)
-
-
 def divided_again(
     emit: Emitter,
     piece: Piece,
@@ -98,7 +78,7 @@ def _max_pool(emit: Emitter, piece: Piece) -> list[str]:
         return windows.zeros(emit, piece)
     form, shape = a["data_format"], piece.specs[0].shape
     view = view_of(a, shape, piece.node.outputs[0].shape)
-    image, attrs = bordered(
+    image, attrs = windows.bordered(
         emit,
         piece,
         piece.inputs[0],
@@ -117,7 +97,7 @@ def _avg_pool(emit: Emitter, piece: Piece) -> list[str]:
     form, shape = a["data_format"], piece.specs[0].shape
     view = view_of(a, shape, piece.node.outputs[0].shape)
     held, count = windows.ranges(rows, form), windows.ranges(piece.writes[0], form)
-    image, attrs = bordered(emit, piece, piece.inputs[0], view, held, count, 0.0)
+    image, attrs = windows.bordered(emit, piece, piece.inputs[0], view, held, count, 0.0)
     averages = emit.add(piece.node.op, [image], attrs)[0]
     if windows.is_whole(view, held, count):
         return [averages]

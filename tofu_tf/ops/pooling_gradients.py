@@ -32,7 +32,7 @@ def _max_pool_gradient(emit: Emitter, piece: Piece) -> list[str]:
     count = windows.ranges(taken, form)
     rows = tuple(w.inside(c) for w, c in zip(view, count, strict=True))
     image = windows.rows_of(emit, piece.inputs[0], dtype, held, rows, form, "windows")
-    image, attrs = pooling.bordered(emit, piece, image, view, rows, count, pooling.lowest(dtype))
+    image, attrs = windows.bordered(emit, piece, image, view, rows, count, pooling.lowest(dtype))
     gradient = emit.add(piece.node.op, [image, *piece.inputs[1:]], attrs)[0]
     if not windows.is_whole(view, rows, count):
         rows = tuple(w.span(c) for w, c in zip(view, count, strict=True))

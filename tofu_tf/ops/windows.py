@@ -211,6 +211,26 @@ def without_padding(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return {**attrs, "padding": "VALID", **none}
 
 
+def bordered(
+    emit: Emitter,
+    piece: Piece,
+    image: str,
+    view: Sequence[Window],
+    rows: Sequence[Range],
+    count: Sequence[Range],
+    value: float,
+) -> tuple[str, dict[str, Any]]:
+    """The image with the padding that its windows need, and attributes to run the op on it."""
+    if is_whole(view, rows, count):
+        return image, dict(piece.node.attrs)
+    margins = borders(view, rows, count)
+    form = piece.attributes["data_format"]
+    around = placed(form, len(form), margins)
+    dtype = piece.node.outputs[0].dtype
+    tensor = padded(emit, image, dtype, around, "pad", value)
+    return tensor, without_padding(piece.node.attrs)
+
+
 def rows_of(
     emit: Emitter,
     tensor: str,
@@ -249,18 +269,3 @@ def settled(
     ]
     margins = placed(data_format, len(bounds), around)
     return [padded(emit, rows, dtype, margins, "border")]
-
-
-def image_gradient(
-    view: Sequence[Window], wanted: Sequence[Range], count: Sequence[Range]
-) -> tuple[tuple[Range, ...], tuple[Range, ...]] | None:
-    """Rows of `wanted` that windows `count` reach, and the margins around them; None: no row."""
-    kept, margins = [], []
-    for w, (lo, hi), c in zip(view, wanted, count, strict=True):
-        first, last = w.span(c)
-        a, b = max(lo, first), min(hi, last)
-        if a >= b:
-            return None
-        kept.append((a, b))
-        margins.append((a - lo, hi - b))
-    return tuple(kept), tuple(margins)
