@@ -2,9 +2,10 @@
 
   python examples/train_digits.py --model=cnn --devices=8 --check
 
-With --check the same model trains on one device too, from the same weights and data, and once more
-with every weight moved to a neighbouring float: that run shows what rounding alone does. Exit code 1
-when the validation accuracy stays at or below 95%, or when the partitioned run leaves the tolerance.
+With --check the same model trains on one device too, from the same weights and data, and once
+more with every weight moved to a neighbouring float: that run shows what rounding alone does.
+Exit code 1 when the validation accuracy stays at or below 95%, or when the partitioned run leaves
+the tolerance.
 """
 
 from __future__ import annotations

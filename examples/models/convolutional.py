@@ -23,8 +23,8 @@ def cnn(
     width: int = 64,
     momentum: float = 0.9,
 ) -> keras.Model:
-    """LeNet with batch normalisation: a convolution and max pooling per entry of `filters`, then two
-    dense layers."""
+    """LeNet with batch normalisation: a convolution and max pooling per entry of `filters`, then
+    two dense layers."""
     layers = keras.layers
     model = keras.Sequential([layers.Input(tuple(input_shape))])
     for i, n in enumerate(filters):

@@ -1,4 +1,4 @@
-"""Residual nets with bottlenecks (He et al. 2016, v1), widened as in the Tofu paper's evaluation."""
+"""Residual nets with bottlenecks (He et al. 2016, v1), widened as in Tofu's evaluation."""
 
 from __future__ import annotations
 
