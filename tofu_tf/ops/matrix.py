@@ -98,7 +98,7 @@ op(
 )(lambda a, b, *, adj_x, adj_y: _batched(a, b, adj_x, adj_y))
 
 
-def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+def equation_labels(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
     """Labels of every operand and of the result; an ellipsis becomes labels ``.0``, ``.1`` ..."""
     left, _, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -116,7 +116,7 @@ def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[
 def _einsum_flops(
     inputs: Sequence[Any], outputs: Sequence[Any], attributes: Mapping[str, Any]
 ) -> int:
-    operands, _ = _labels(attributes["equation"], [len(x.shape) for x in inputs])
+    operands, _ = equation_labels(attributes["equation"], [len(x.shape) for x in inputs])
     sizes: dict[str, int] = {}
     for labels, x in zip(operands, inputs, strict=True):
         for label, n in zip(labels, x.shape, strict=True):
@@ -149,7 +149,7 @@ def _einsum_sample(
 )
 def einsum(*operands: Any, equation: str) -> Any:
     """The sum over every label that the result has not."""
-    inputs, result = _labels(equation, [x.rank for x in operands])
+    inputs, result = equation_labels(equation, [x.rank for x in operands])
     sizes: dict[str, int] = {}
     for labels, x in zip(inputs, operands, strict=True):
         for label, n in zip(labels, x.shape, strict=True):
