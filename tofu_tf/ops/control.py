@@ -6,7 +6,7 @@ from typing import Any
 
 from tofu_tf.ops.parts import passed
 from tofu_tf.ops.registry import Emitter, Piece, Sample, op
-from tofu_tf.tdl.expressions import apply
+from tofu_tf.tdl.expressions import Named, apply
 
 _BOTH = {"": ("i0", "i1")}
 _F64 = (((5, 4), "float64"),)
@@ -59,3 +59,21 @@ op(
 def default_value(x: Any) -> Any:
     """``x[i]``: inside a step nothing else is fed."""
     return lambda *i: apply(x[i])
+
+
+@op(
+    "IdentityN",
+    flops=lambda inputs, outputs, attributes: 0,
+    samples=(
+        Sample(
+            (((5, 4), "float64"), ((3,), "int32"), ((), "float32")),
+            {"": ("x0d0", "x0d1", "x1d0")},
+        ),
+    ),
+)
+def identities(*operands: Any) -> Any:
+    """Every input, along axes of its own."""
+    return tuple(
+        Named(tuple(f"x{n}d{d}" for d in range(x.rank)), lambda *i, x=x: x[i])
+        for n, x in enumerate(operands)
+    )
