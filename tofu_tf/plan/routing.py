@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tofu_tf.graph import traversal
-from tofu_tf.graph.ir import Graph, Node, Ref
+from tofu_tf.graph.ir import CONST, Graph, Node, Ref
 from tofu_tf.plan import transfers
 from tofu_tf.plan.layouts import layout_regions
 from tofu_tf.plan.plans import Plan
@@ -54,6 +54,8 @@ def transfers_of(
         if work is None:
             continue
         for i, ref in enumerate(node.inputs):
+            if graph.nodes[ref.node].op == CONST:  # every worker has its own
+                continue
             spec = graph.spec(ref)
             held = layout_regions(plan.layouts[ref], spec.shape, plan.machine.factors)
             for kind, part, source, to, region in finding.fetches(held, work.reads[i]):
@@ -95,6 +97,8 @@ class _Finding:
         self._alive: list[object] = []  # keys are identities: keep their objects
 
     def fetches(self, held: Regions, need: Regions) -> Found:
+        if not need.present.any():  # read as an attribute, if at all
+            return ()
         key = (id(held), id(need))
         if key not in self._found:
             self._alive += [held, need]
