@@ -93,7 +93,7 @@ def plan_sections(plan: Plan, activations: int | None = ACTIVATIONS) -> tuple[Se
         else:
             others.append(row)
     rest = [ref for ref in (plan.specs or plan.layouts) if ref not in named]
-    rest.sort(key=lambda r: (-_largest(plan, r), str(r)))
+    rest.sort(key=lambda ref: -_largest(plan, ref))  # equal ones in the order of the step
     shown = rest if activations is None else rest[:activations]
     rows = tuple(_row(plan, r, str(r).removesuffix(":0"), plan.specs.get(r)) for r in shown)
     sections = (
