@@ -218,13 +218,13 @@ def _maker(model: Any, distribution: Distribution, kind: str) -> Callable[..., A
 
 
 def _function(model: Any, distribution: Distribution, kind: str) -> Callable[[Any], Any]:
+    @tf.autograph.experimental.do_not_convert
     def run(iterator: Any) -> Any:
         """Runs one execution: as many steps as compile's steps_per_execution says."""
         count = model._steps_per_execution
-        results = [
-            distribution.run(kind, next(iterator))
-            for _ in range(1 if count is None else int(count.numpy()))
-        ]
+        with tf.init_scope():
+            times = 1 if count is None else int(count.numpy())
+        results = [distribution.run(kind, next(iterator)) for _ in range(times)]
         if kind != "predict" or len(results) == 1:
             return results[-1]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *results)
