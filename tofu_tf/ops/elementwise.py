@@ -104,7 +104,7 @@ op(
     *UNARY,
     *UNARY_WITH_ATTRIBUTES,
     elementwise=True,
-    samples={n: _unary_samples(*v) for n, v in UNARY.items()} | UNARY_WITH_ATTRIBUTES,
+    samples={**{n: _unary_samples(*v) for n, v in UNARY.items()}, **UNARY_WITH_ATTRIBUTES},
 )(unary)
 
 
