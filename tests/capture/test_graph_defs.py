@@ -39,7 +39,7 @@ def exported() -> graph_pb2.GraphDef:
 
 
 def test_inference_and_training() -> None:
-    captured = capture_graph_def(exported(), ["flat:0", "train"], batch=5)
+    captured = capture_graph_def(exported(), ["flat:0"], ["train"], batch=5)
     graph = captured.graph
     assert graph.inputs == ("x",)
     assert graph.nodes["x"].outputs == (TensorSpec((5, 3), "float32"),)
@@ -84,3 +84,20 @@ def test_calls_are_inlined() -> None:
         tf.identity(inner(fed("x", (2, 2))), name="out")
     captured = capture_graph_def(graph.as_graph_def(), ["out:0"])
     assert {n.op for n in captured.graph} == {"Placeholder", "Tanh"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([("a", "Nope", []), ("b", "Neither", [])], "Neither .*; Nope"),
+        ([("a", "NoOp", []), ("b", "Abs", ["gone", "^lost"])], r"b <- gone; b <- \^lost"),
+        ([("a", "NoOp", []), ("b", "Abs", ["a:3"])], "graph: "),
+        ([("b", "NoOp", []), ("b", "NoOp", [])], "several nodes of one name"),
+    ],
+)
+def test_bad_graphs(nodes: Any, message: str) -> None:
+    broken = graph_pb2.GraphDef()
+    for name, op, inputs in nodes:
+        broken.node.add(name=name, op=op, input=inputs)
+    with pytest.raises(GraphError, match=message):
+        capture_graph_def(broken, ["b"])

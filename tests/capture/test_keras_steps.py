@@ -15,6 +15,7 @@ from tests.graph.running import Running
 from tofu_tf.capture.captured import Captured, flatten_inputs, pack_outputs
 from tofu_tf.capture.keras_steps import capture_step, step_function, variable_names
 from tofu_tf.errors import CaptureError
+from tofu_tf.graph.text import graph_text
 
 STEPS = 2
 # XLA rounds a fused update otherwise than one kernel after the other.
@@ -49,8 +50,14 @@ def compare(name: str, kind: str, seen: Any, expected: Any) -> None:
         np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound, equal_nan=True)
 
 
-@pytest.mark.parametrize("kind", ["train", "test", "predict"])
-@pytest.mark.parametrize("name", MODELS)
+FORWARD = ("mlp-adam", "cnn-momentum", "dropout", "custom")
+CASES = [
+    *((name, "train") for name in MODELS),
+    *((name, kind) for name in FORWARD for kind in ("test", "predict")),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_step_equals_keras(name: str, kind: str) -> None:
     make, data_of = MODELS[name]
     batches = [data_of(random) for random in [np.random.RandomState(0)] for _ in range(STEPS)]
@@ -123,3 +130,11 @@ def test_unknown_batch_is_refused_with_every_tensor() -> None:
 def test_unknown_kind() -> None:
     with pytest.raises(CaptureError, match="one of train, test, predict"):
         capture_step(MODELS["mlp-adam"][0](), "fit", (tf.TensorSpec((6, 8)),))
+
+
+def test_listing(golden: Callable[..., None]) -> None:
+    dense = keras.layers.Dense(3, activation="relu", name="dense")
+    model = keras.Sequential([keras.layers.Input((4,)), dense], name="net")
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    captured = capture_step(model, "train", (tf.TensorSpec((2, 4)), tf.TensorSpec((2, 3))))
+    golden(graph_text(captured.graph))

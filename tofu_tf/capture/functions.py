@@ -41,13 +41,14 @@ def finish(traced: Traced, arguments: tuple[Any, ...]) -> Captured:
     """Inlines, folds and imports a traced function."""
     kept = [*traced.placeholders, *traced.outputs, *traced.effects]
     flat = inline(traced.graph_def, kept)
-    roots = [*(name.partition(":")[0] for name in traced.outputs), *traced.effects]
+    fed = (*traced.inputs, *traced.captures)
+    roots = [*fed, *(name.partition(":")[0] for name in traced.outputs), *traced.effects]
     importer = functools.partial(imported, placeholders=traced.placeholders)
     folded, shapes = fold(flat, roots, importer)
     graph = import_graph(
         folded,
         shapes,
-        (*traced.inputs, *traced.captures),
+        fed,
         traced.outputs,
         traced.effects,
         traced.handles,

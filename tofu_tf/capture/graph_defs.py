@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import inline
 from tofu_tf.capture.shaping import check_static, imported
 from tofu_tf.errors import CaptureError, GraphError
-from tofu_tf.graph.importing import import_graph
+from tofu_tf.graph.importing import check_nodes, import_graph
+from tofu_tf.graph.ir import TensorSpec
 from tofu_tf.graph.registered import op_definition
 
 _FED = ("Placeholder", "PlaceholderWithDefault")
@@ -23,16 +25,17 @@ _LIMIT = 2**31  # protocol buffers hold no more bytes
 def capture_graph_def(
     graph_def: graph_pb2.GraphDef,
     fetches: Sequence[str],
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    targets: Sequence[str] = (),
     batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Captured:
     """The part of `graph_def` that `fetches` need, as a Graph with static shapes.
 
     Args:
-      fetches: tensors (``probabilities:0``) or operations to run (``train``), at least one. A node
-        with one output and no `:0` is fetched; one without outputs is an effect.
-      shapes: shapes of placeholders, instead of those written in the graph.
+      fetches: tensors, ``softmax`` or ``softmax:0``; a node without outputs is a target.
+      targets: operations that must run.
       batch: the size of every unknown first dimension of a placeholder.
+      shapes: shapes of placeholders, instead of those written in the graph.
 
     The inputs are the placeholders that are needed, in the graph's order. `variables` is empty:
     VarHandleOps name the graph's variables by their shared names.
@@ -41,7 +44,7 @@ def capture_graph_def(
       GraphError: an unknown op, fetch or bad edge, or a graph of more than 2 GiB.
       CaptureError: unknown dimensions (all listed by name).
     """
-    if not fetches:
+    if not fetches and not targets:
         raise GraphError("fetches", "none given", "at least one tensor or operation")
     if graph_def.ByteSize() >= _LIMIT:
         raise GraphError(
@@ -50,13 +53,16 @@ def capture_graph_def(
             f"under {_LIMIT}",
             "keep the weights in variables instead of Consts",
         )
+    check_nodes(graph_def)
     nodes = {node.name: node for node in graph_def.node}
-    outputs, effects = _split_fetches(fetches, nodes)
+    outputs, effects = _split_fetches(fetches, targets, nodes)
     fed = _needed_placeholders(nodes, [*outputs, *effects])
     known = _shapes(fed, nodes, dict(shapes or {}), batch)
     flat = inline(graph_def, [*fed, *outputs, *effects])
     folded, specs = fold(
-        flat, [_node(f) for f in fetches], functools.partial(imported, shapes=known)
+        flat,
+        [*fed, *(_node(f) for f in (*outputs, *effects))],
+        functools.partial(imported, shapes=known),
     )
     graph = import_graph(folded, specs, fed, outputs, effects)
     check_static(graph, "give the batch size and the shapes of the placeholders")
@@ -65,8 +71,8 @@ def capture_graph_def(
     return Captured(graph, inputs, results, {}, {}, folded.library)
 
 
-def _tensor_spec(spec: object, name: str | None) -> tf.TensorSpec:
-    return tf.TensorSpec(spec.shape, spec.dtype, name)  # type: ignore[attr-defined]
+def _tensor_spec(spec: TensorSpec, name: str | None) -> tf.TensorSpec:
+    return tf.TensorSpec(spec.shape, spec.dtype, name)
 
 
 def _node(text: str) -> str:
@@ -75,10 +81,10 @@ def _node(text: str) -> str:
 
 
 def _split_fetches(
-    fetches: Sequence[str], nodes: Mapping[str, object]
+    fetches: Sequence[str], targets: Sequence[str], nodes: Mapping[str, NodeDef]
 ) -> tuple[list[str], list[str]]:
     """Tensors and operations; an unknown name is refused with its likely meanings."""
-    missing = [text for text in fetches if _node(text) not in nodes]
+    missing = [text for text in (*fetches, *targets) if _node(text) not in nodes]
     if missing:
         last = {_node(m).rpartition("/")[2] for m in missing}
         near = [n for n in nodes if n.rpartition("/")[2] in last][:5]
@@ -88,15 +94,16 @@ def _split_fetches(
             "names of its nodes",
             f"perhaps {', '.join(near)}" if near else "",
         )
-    outputs, effects = [], []
+    outputs: list[str] = []
+    effects = [_node(text) for text in targets]
     for text in fetches:
-        definition = op_definition(nodes[_node(text)].op)  # type: ignore[attr-defined]
+        definition = op_definition(nodes[_node(text)].op)
         is_tensor = definition is None or len(definition.output_arg) > 0
         (outputs if is_tensor else effects).append(text)
     return outputs, effects
 
 
-def _needed_placeholders(nodes: Mapping[str, object], roots: Sequence[str]) -> list[str]:
+def _needed_placeholders(nodes: Mapping[str, NodeDef], roots: Sequence[str]) -> list[str]:
     found: set[str] = set()
     stack = [_node(root) for root in roots]
     while stack:
@@ -105,12 +112,12 @@ def _needed_placeholders(nodes: Mapping[str, object], roots: Sequence[str]) -> l
             continue
         found.add(name)
         stack += [_node(text.removeprefix("^")) for text in nodes[name].input]
-    return [n for n in nodes if n in found and nodes[n].op in _FED]  # type: ignore[attr-defined]
+    return [n for n in nodes if n in found and nodes[n].op in _FED]
 
 
 def _shapes(
     fed: Sequence[str],
-    nodes: Mapping[str, object],
+    nodes: Mapping[str, NodeDef],
     given: dict[str, Sequence[int]],
     batch: int | None,
 ) -> dict[str, tf.TensorShape]:
@@ -123,7 +130,7 @@ def _shapes(
     found: dict[str, tf.TensorShape] = {}
     unknown = []
     for name in fed:
-        written = tf.TensorShape(nodes[name].attr["shape"].shape)  # type: ignore[attr-defined]
+        written = tf.TensorShape(nodes[name].attr["shape"].shape)
         shape = tf.TensorShape(given[name]) if name in given else written
         if not shape.is_compatible_with(written):
             raise GraphError(name, f"shape {shape} given", f"one that fits {written}")

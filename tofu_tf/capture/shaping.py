@@ -63,7 +63,7 @@ def imported(
             mapping[f"{name}:0"] = mapping[f"^{name}"] = tensor
         try:
             tf.graph_util.import_graph_def(rest, name="", input_map=_used(rest, mapping))
-        except ValueError as error:
+        except (ValueError, tf.errors.OpError) as error:
             raise GraphError(
                 "graph", str(error).splitlines()[0], "a GraphDef that TensorFlow imports"
             ) from error

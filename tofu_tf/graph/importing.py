@@ -67,6 +67,11 @@ def import_graph(
     return walk.graph(inputs, fetched)
 
 
+def check_nodes(graph_def: graph_pb2.GraphDef) -> None:
+    """Raises GraphError for unknown ops, edges from nowhere and double names, all of them named."""
+    _Edges.of(graph_def)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Edges:
     """The GraphDef's nodes by name with their parsed data and control inputs."""
@@ -82,7 +87,9 @@ class _Edges:
             counts = collections.Counter(n.name for n in graph_def.node)
             twice = sorted(name for name, n in counts.items() if n > 1)
             raise GraphError(", ".join(twice), "several nodes of one name", "unique node names")
-        unknown = sorted({n.op for n in graph_def.node if op_definition(n.op) is None})
+        functions = {function.signature.name for function in graph_def.library.function}
+        ops = {n.op for n in graph_def.node} - functions
+        unknown = sorted(op for op in ops if op_definition(op) is None)
         if unknown:
             where = "; ".join(
                 f"{op} (node {next(n.name for n in graph_def.node if n.op == op)})"
