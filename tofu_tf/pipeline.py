@@ -79,7 +79,7 @@ def partition(
       PlanError: more workers than any tensor can be cut for; a constraint that cannot be.
     """
     target = imagined(machine) if isinstance(machine, int) else machine
-    graph = capture_graph_def(graph_def, fetches, targets, batch)
+    graph = capture_graph_def(graph_def, fetches, targets, batch).graph
     describing = Describing(graph)
     plan = find_plan(
         graph,
