@@ -40,7 +40,7 @@ def coarsen(
       graph: the step.
       describing: descriptions of its nodes.
       wanted: layouts asked for some tensors; their groups are fixed to them, whatever their size.
-      small_bytes: tensors up to this size are not cut.
+      small_bytes: tensors up to this size are not cut, nor is a single element.
       whole: whether ops without description run whole on worker 0 instead of being refused.
 
     Raises:
@@ -57,7 +57,7 @@ def coarsen(
         for node in graph
         if node.op != CONST
         for ref, spec in zip(node.refs, node.outputs, strict=True)
-        if spec.nbytes > small_bytes
+        if spec.nbytes > small_bytes and spec.size > 1
     )
     variables = traversal.version_variables(graph)
 

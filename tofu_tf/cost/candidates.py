@@ -10,7 +10,7 @@ import numpy as np
 from tofu_tf.ops.applicable import Applied, Described
 from tofu_tf.plan import transfers
 from tofu_tf.tdl import strategies
-from tofu_tf.tdl.descriptions import Description
+from tofu_tf.tdl.descriptions import Description, Write
 from tofu_tf.tdl.intervals import Boxes, access_regions
 from tofu_tf.tdl.regions import IntArray, Regions
 from tofu_tf.tdl.splitting import digits
@@ -222,18 +222,29 @@ def _evaluate(applied: Applied, ways: Sequence[Axes], factors: tuple[int, ...]) 
             Written(stack.lo, stack.hi, stack.present, _kinds(w.over, ways, stack, factors))
         )
     internal = np.zeros(n, np.int64)
-    if description.internals:
-        for a, axes in enumerate(ways):
-            work = strategies.work_of(description, axes, factors)
-            internal[a] = sum(
-                transfers.route_elements(region, partial, region)
-                for region, partial in zip(
-                    work.internal_writes, work.internal_partials, strict=True
-                )
-            )
+    for write in description.internals:
+        internal += _reduced_inside(description, write, ways, factors)
     return Candidates(
         tuple((applied.variant.name, axes) for axes in ways), False, reads, tuple(writes), internal
     )
+
+
+def _reduced_inside(
+    description: Description, write: Write, ways: Sequence[Axes], factors: tuple[int, ...]
+) -> IntArray:
+    """[ways] elements moved to give a body's own reduction back to all who made a part of it."""
+    # all axes that are reduced are alike, so few ways differ
+    known: dict[tuple[str | None, ...], int] = {}
+    found = np.zeros(len(ways), np.int64)
+    for n, axes in enumerate(ways):
+        alike = tuple("" if a in write.over else a for a in axes)
+        if alike not in known:
+            alone = dataclasses.replace(description, reads=(), shapes=(), writes=(), out_shapes=())
+            work = strategies.work_of(dataclasses.replace(alone, internals=(write,)), axes, factors)
+            region = work.internal_writes[0]
+            known[alike] = transfers.route_elements(region, work.internal_partials[0], region)
+        found[n] = known[alike]
+    return found
 
 
 def _kinds(

@@ -58,7 +58,9 @@ def access_regions(accesses: Sequence[Dims], shape: Sequence[int], boxes: Boxes)
                 a, b = form.offset, form.offset + 1
             else:
                 a, b = interval(form, boxes)
-                a, b = np.clip(a, 0, shape[d]), np.clip(b, 0, shape[d])
+                # np.clip is several times slower
+                a = np.minimum(np.maximum(a, 0), shape[d])
+                b = np.minimum(np.maximum(b, 0), shape[d])
             if n == 0:
                 lo[:, d], hi[:, d] = a, b
             else:
