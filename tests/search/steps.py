@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -35,7 +36,7 @@ def inference(batch: int, sizes: Sequence[int]) -> Graph:
 
     def build() -> tf.Tensor:
         h = fed("x", (batch, sizes[0]))
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (a, b) in enumerate(itertools.pairwise(sizes)):
             h = tf.matmul(tf.nn.relu(h) if i else h, read(variable(f"w{i}", (a, b)), (a, b)))
         return tf.identity(h, name="out")
 
@@ -48,7 +49,7 @@ def training(batch: int, sizes: Sequence[int], names: str = "w") -> Graph:
     def build() -> list[tf.Tensor | tf.Operation]:
         x, y = fed("x", (batch, sizes[0])), fed("y", (batch, sizes[-1]))
         handles, weights, h = [], [], x
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (a, b) in enumerate(itertools.pairwise(sizes)):
             handles.append(variable(f"{names}{i}", (a, b)))
             weights.append(read(handles[-1], (a, b)))
             h = tf.matmul(tf.nn.relu(h) if i else h, weights[-1])
