@@ -410,3 +410,29 @@ def test_two_threads():
     assert len(results) == 4
     for result in results:
         np.testing.assert_allclose(result, one.predict_on_batch(X), **CLOSE)
+
+
+@pytest.mark.parametrize("ending", [".keras", ".h5", ""])
+def test_saved_models_are_ordinary_ones(tmp_path, ending):
+    model = spread(mlp("adam"), 2)
+    model.fit(X, Y, **FIT)
+    path = tmp_path / f"saved{ending}"
+    model.save(path)
+    plain = tf_keras.models.load_model(path)
+    for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    if not ending:
+        assert b"task:0" not in (path / "saved_model.pb").read_bytes()
+    np.testing.assert_allclose(plain.predict(X, verbose=0), model.predict(X, verbose=0), **CLOSE)
+    plain.fit(X, Y, **FIT)
+    model.fit(X, Y, **FIT)
+    if ending:  # Keras's SavedModels do not bring back the optimizer's counter and slots at once
+        assert_same_state(model, plain)
+
+
+def test_exported_functions_are_ordinary_ones(tmp_path):
+    model = spread(mlp("adam"), 2)
+    model.fit(X, Y, **FIT)
+    model.export(str(tmp_path / "exported"))
+    loaded = tf.saved_model.load(str(tmp_path / "exported"))
+    np.testing.assert_allclose(loaded.serve(X), model.predict(X, verbose=0), **CLOSE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -200,7 +201,19 @@ def install(model: Any, distribution: Distribution) -> None:
         distribution.forget()
 
     own["_reset_compile_cache"] = reset_compile_cache
+    for name in ("save", "export"):
+        own[name] = _exporter(model, getattr(type(model), name))
     own["tofu"] = distribution
+
+
+def _exporter(model: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def export(*args: Any, **kwargs: Any) -> Any:
+        # The functions traced here must hold the variables that are saved, not their parts.
+        with shown.whole_variables_traced():
+            return method(model, *args, **kwargs)
+
+    return export
 
 
 def _maker(model: Any, distribution: Distribution, kind: str) -> Callable[..., Any]:

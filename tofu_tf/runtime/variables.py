@@ -60,6 +60,7 @@ class ShardedVariable:
     def reshard(self, parts: Sequence[Part]) -> None:
         """Moves the value into other parts; those that stay where they are keep their resources."""
         if tuple(parts) == self._parts:
+            self._parts = tuple(parts)  # the same object makes the next comparison quick
             return
         self._check(parts)
         with tf.init_scope():
