@@ -120,8 +120,16 @@ def resource_gather(table: Any, ids: Any, *, batch_dims: int) -> Any:
 _PLACES = np.asarray([[3, 0], [4, 1], [0, 3], [1, 1]], np.int32)
 
 
+def _gather_nd_body(emit: Emitter, piece: Piece) -> list[str]:
+    # a variable's version is an ordinary tensor here
+    attrs = {"Tparams": piece.specs[0].dtype, "Tindices": piece.specs[1].dtype}
+    return emit.add("GatherNd", piece.inputs, attrs)
+
+
 @op(
     "GatherNd",
+    "ResourceGatherNd",
+    body=_gather_nd_body,
     samples=(
         Sample((((5, 4, 3), "float64"), _PLACES), {"": ("i0", "i1")}),
         Sample((_TABLE, _PLACES), {"": ("i0",)}),

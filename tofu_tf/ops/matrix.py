@@ -1,4 +1,4 @@
-"""Contractions: MatMul, batched MatMul, Einsum, bias, and ops on each matrix of a batch."""
+"""Contractions: MatMul, batched MatMul, Einsum, and bias."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tofu_tf.ops.registry import Sample, op
-from tofu_tf.tdl.expressions import Named, Opaque, Sum, apply
+from tofu_tf.tdl.expressions import Named, Sum, apply
 
 
 def _matmul_flops(
@@ -220,54 +220,3 @@ def bias_add_grad(g: Any, *, data_format: str) -> Any:
     at = _channel(g.rank, data_format)
     others = tuple(n for d, n in enumerate(g.shape) if d != at)
     return lambda c: Sum(lambda *r: g[(*r[:at], c, *r[at:])], r=others)
-
-
-_SQUARE = np.stack([np.eye(3) * 3 + 0.1 * n for n in range(4)])
-_BATCH = {"": ("i0",)}
-_MATRICES = (((4, 3, 3), "float64"),)
-
-
-def each_matrix(*operands: Any, out: tuple[tuple[int, ...], ...]) -> Any:
-    """A function of whole matrices, for every one of the batch; the same one for all outputs."""
-
-    def element(*i: Any) -> Any:
-        batch = i[: operands[0].rank - 2]
-        value = Opaque(*(x[(*batch, *[slice(None)] * (x.rank - len(batch)))] for x in operands))
-        return value[i[len(batch) :]] if len(i) > len(batch) else value
-
-    return tuple(element for _ in out)
-
-
-op(
-    "Cholesky",
-    "MatrixInverse",
-    "MatrixDeterminant",
-    "MatrixDiagPart",
-    "MatrixSolve",
-    "MatrixTriangularSolve",
-    "CholeskyGrad",
-    samples={
-        "Cholesky": (Sample((_SQUARE,), _BATCH),),
-        "MatrixInverse": (Sample((_SQUARE,), _BATCH),),
-        "MatrixDeterminant": (Sample(_MATRICES, _BATCH),),
-        "MatrixDiagPart": (Sample(_MATRICES, _BATCH),),
-        "MatrixSolve": (Sample((_SQUARE, ((4, 3, 2), "float64")), _BATCH),),
-        "MatrixTriangularSolve": (Sample((_SQUARE, ((4, 3, 2), "float64")), _BATCH),),
-        "CholeskyGrad": (Sample((_SQUARE, ((4, 3, 3), "float64")), _BATCH),),
-    },
-)(each_matrix)
-
-
-@op(
-    "MatrixBandPart",
-    samples=(Sample((((4, 3, 3), "float64"), np.asarray(1), np.asarray(0)), _BATCH),),
-)
-def band_part(x: Any, lower: Any, upper: Any) -> Any:
-    """The matrix with everything beyond `lower` and `upper` diagonals set to zero."""
-    return lambda *i: Opaque(x[(*i[:-2], slice(None), slice(None))], lower[()], upper[()])[i[-2:]]
-
-
-@op("MatrixDiag", samples=(Sample((((4, 3), "float64"),), _BATCH),))
-def matrix_diag(x: Any) -> Any:
-    """Matrices with the rows of `x` on their diagonals."""
-    return lambda *i: Opaque(x[(*i[:-2], slice(None))])[i[-2:]]
