@@ -1,4 +1,4 @@
-"""Counted bytes against hand arithmetic and against the _Send nodes that TensorFlow itself makes."""
+"""Counted bytes against hand arithmetic and the _Send nodes that TensorFlow itself makes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is wrong with the placement of a GraphDef, found without running it.
 
-Soft placement hides a node on a device that does not exist or has no kernel for it, and logical CPUs
-let an op use a variable of another CPU where GPUs do not: so it is checked statically.
+Soft placement hides a node on a device that does not exist or has no kernel for it, and logical
+CPUs let an op use a variable of another CPU where GPUs do not: so it is checked statically.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ def check_placement(graph_def: graph_pb2.GraphDef, device_type: str | None = Non
 
     Args:
       graph_def: a flat graph.
-      device_type: checks kernels as if every accelerator or CPU named in the graph were of this type;
-        None takes each node's own.
+      device_type: checks kernels as if every device were of this type; None takes each node's own.
     """
     problems = [
         Problem(node.name, f"{what} in device {node.device!r}")
@@ -77,7 +76,7 @@ def _foreign_resources(operation: tf.Operation) -> Iterator[Problem]:
         if tensor.dtype == tf.resource and owner and owner != operation.device:
             yield Problem(
                 operation.name,
-                f"{operation.type} on {operation.device} uses the resource {tensor.name} of {owner}",
+                f"on {operation.device}, but its resource {tensor.name} is on {owner}",
             )
 
 

@@ -1,8 +1,9 @@
 """Bytes that a placed GraphDef moves between devices, read off nothing but the GraphDef.
 
-A tensor crosses once to each device that uses it, as in TensorFlow's own partitioning: the data edges
-between devices are counted as distinct (tensor, destination) pairs. What predicts bytes (plans, costs,
-the rewriter) is not imported here, so that predicted == counted says something.
+A tensor crosses once to each device that uses it, as in TensorFlow's own partitioning: the data
+edges between devices are counted as distinct (tensor, destination) pairs. What predicts bytes (plans,
+costs, the rewriter) is not imported here, so that predicted == counted says something. TensorFlow
+itself copies small Consts instead of sending them; here they count.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Transfer:
 class Communication:
     """What crosses between devices in one step.
 
-    `transfers` are the data edges between devices, `fed` and `fetched` those at the edge of the step
-    (from feeds, into results), `controls` the number of control edges between devices, as distinct
-    (node, destination) pairs: they carry no bytes.
+    `transfers` are the data edges between devices, `fed` and `fetched` those at the edge of the
+    step (from feeds, into results), `controls` the number of control edges between devices, as
+    distinct (node, destination) pairs: they carry no bytes.
     """
 
     transfers: tuple[Transfer, ...]
@@ -82,13 +83,15 @@ def count_communication(
     """The bytes that cross between devices when every node of `graph_def` runs once.
 
     Args:
-      graph_def: every node has a device; shapes are inferred by TensorFlow, or given by `_output_shapes`.
+      graph_def: every node has a device; shapes are inferred by TensorFlow; `_output_shapes` gives
+        those of reads of variables.
       feeds: names of nodes whose outgoing edges count as feeds.
       results: names of nodes whose incoming edges count as results.
 
     Raises:
-      GraphError: a node without a device, a collective, a function that is placed inside, or a tensor that
-        crosses and has no fixed number of bytes (unknown shape, resource, string, variant).
+      GraphError: a node without a device, a collective, a function that is placed inside, or a
+        tensor that crosses and has no fixed number of bytes (unknown shape, resource, string,
+        variant).
     """
     _refuse_uncountable(graph_def)
     nodes = {node.name: node for node in graph_def.node}
@@ -106,7 +109,9 @@ def count_communication(
                 receivers[tensor_name(edge), devices[node.name]].append(node)
 
     nbytes = _tensor_bytes(graph_def, {tensor for tensor, _ in receivers})
-    transfers, fed, fetched = [], [], []
+    transfers: list[Transfer] = []
+    fed: list[Transfer] = []
+    fetched: list[Transfer] = []
     for (tensor, destination), consumers in receivers.items():
         source = producer(tensor)
         inside = [node for node in consumers if node.name not in results]
@@ -119,7 +124,7 @@ def count_communication(
 
 
 def infer_shapes(graph_def: graph_pb2.GraphDef) -> tf.Graph:
-    """`graph_def` as a tf.Graph, that is with TensorFlow's static shapes and every default attribute."""
+    """`graph_def` as a tf.Graph: with TensorFlow's static shapes and every default attribute."""
     plain = graph_pb2.GraphDef()
     plain.CopyFrom(graph_def)
     for node in plain.node:
