@@ -18,8 +18,8 @@ _DIAGONALS = ((4, 3), "float64")
 def _batched(batch: int, operands: tuple[Any, ...], out: tuple[tuple[int, ...], ...]) -> Any:
     """For every output a function of what the operands hold of one place of the batch.
 
-    Operands without the batch's dimensions are parameters of all. Outputs share the batch's axes and
-    have the rest of their own.
+    Operands without the batch's dimensions are parameters of all. Outputs share the batch's axes
+    and have the rest of their own.
     """
 
     def element(*i: Any) -> Any:
