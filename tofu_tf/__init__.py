@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tofu_tf.errors import TofuError
     from tofu_tf.keras.models import distribute
+    from tofu_tf.ops.registry import Sample, op
+    from tofu_tf.pipeline import partition
+    from tofu_tf.plan.machine import Link, Machine
+    from tofu_tf.plan.plans import Plan
     from tofu_tf.runtime.devices import use_cpus
+    from tofu_tf.tdl.expressions import Max, Min, Opaque, Prod, Sum
 
-__all__ = ["distribute", "use_cpus"]
+__all__ = [
+    "Link",
+    "Machine",
+    "Max",
+    "Min",
+    "Opaque",
+    "Plan",
+    "Prod",
+    "Sample",
+    "Sum",
+    "TofuError",
+    "distribute",
+    "op",
+    "partition",
+    "use_cpus",
+]
+
+# Imported on first use, so that the pure layers do without TensorFlow.
+_HOMES = {
+    "Link": "plan.machine",
+    "Machine": "plan.machine",
+    "Max": "tdl.expressions",
+    "Min": "tdl.expressions",
+    "Opaque": "tdl.expressions",
+    "Plan": "plan.plans",
+    "Prod": "tdl.expressions",
+    "Sample": "ops.registry",
+    "Sum": "tdl.expressions",
+    "TofuError": "errors",
+    "distribute": "keras.models",
+    "op": "ops.registry",
+    "partition": "pipeline",
+    "use_cpus": "runtime.devices",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The public name; imported on first use, so that the pure layers do without TensorFlow."""
-    if name == "distribute":
-        from tofu_tf.keras import models
+    """The public name, from the module that makes it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
-        return models.distribute
-    if name == "use_cpus":
-        from tofu_tf.runtime import devices
 
-        return devices.use_cpus
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

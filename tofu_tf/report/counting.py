@@ -1,8 +1,8 @@
 """Bytes that a placed GraphDef moves between devices, read off nothing but the GraphDef.
 
 A tensor crosses once to each device that uses it, as in TensorFlow's own partitioning: the data
-edges between devices are counted as distinct (tensor, destination) pairs. What predicts bytes (plans,
-costs, the rewriter) is not imported here, so that predicted == counted says something. TensorFlow
+edges between devices are counted as distinct (tensor, destination) pairs. What predicts bytes
+(plans, costs, the rewriter) is not imported here, so that predicted == counted says something. TensorFlow
 itself copies small Consts instead of sending them; here they count.
 """
 
