@@ -2,8 +2,8 @@
 
 A tensor crosses once to each device that uses it, as in TensorFlow's own partitioning: the data
 edges between devices are counted as distinct (tensor, destination) pairs. What predicts bytes
-(plans, costs, the rewriter) is not imported here, so that predicted == counted says something. TensorFlow
-itself copies small Consts instead of sending them; here they count.
+(plans, costs, the rewriter) is not imported here, so that predicted == counted says something.
+TensorFlow itself copies small Consts instead of sending them; here they count.
 """
 
 from __future__ import annotations
