@@ -1,7 +1,7 @@
 """Images with channels first, gradients of grouped and dilated convolutions: cut every way.
 
 TensorFlow's CPU kernels lack these, so the conformance samples cannot hold them. Here they are made
-of the kernels that there are: images transposed, groups apart, filters with zeros between their taps.
+of the kernels that there are: images transposed, groups apart, filters with zeros between taps.
 """
 
 from __future__ import annotations

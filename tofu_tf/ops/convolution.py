@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tofu_tf.graph.ir import TensorSpec
-from tofu_tf.ops import parts, windows
+from tofu_tf.ops import grouped, windows
 from tofu_tf.ops.registry import Emitter, Piece, Sample, op
 from tofu_tf.tdl.expressions import Opaque, Operand, Sum
 
@@ -114,8 +114,10 @@ def input_gradient(emit: Emitter, piece: Piece) -> list[str]:
         shape[d] = hi - lo
     if "Tshape" in attrs:
         attrs["Tshape"] = "int32"
-    sizes = parts.ints(emit, shape, "sizes")
-    gradient = emit.add(piece.node.op, [sizes, *piece.inputs[1:]], attrs)[0]
+    channel = form.index("C")
+    groups = 1 if _is_depthwise(piece) else shape[channel] // piece.reads[1].shape[-2]
+    operands, dims = ["", *piece.inputs[1:]], (channel, len(form) - 1, channel)
+    gradient = grouped.gradient(emit, piece, operands, dims, shape, attrs, groups)
     return windows.settled(emit, piece, gradient, rows, form)
 
 
@@ -129,8 +131,14 @@ def filter_gradient(emit: Emitter, piece: Piece) -> list[str]:
     image, attrs = _bordered(
         emit, piece, view, windows.ranges(rows, form), windows.ranges(taken, form)
     )
-    sizes = parts.ints(emit, piece.writes[0].shape, "sizes")
-    return emit.add(piece.node.op, [image, sizes, piece.inputs[2]], attrs)
+    channel, shape = form.index("C"), piece.writes[0].shape
+    groups = 1 if _is_depthwise(piece) else rows.shape[channel] // shape[-2]
+    operands, dims = [image, "", piece.inputs[2]], (channel, len(form) - 1, channel)
+    return [grouped.gradient(emit, piece, operands, dims, shape, attrs, groups)]
+
+
+def _is_depthwise(piece: Piece) -> bool:
+    return piece.node.op.startswith("Depthwise")
 
 
 def _sample(

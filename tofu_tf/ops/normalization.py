@@ -2,8 +2,9 @@
 
 The fused kernels keep batch and space whole: cut along channels they run as they are. The bodies
 called "split" cut batch and space too: partial sums over the piece, one small reduction to the sums
-of the whole batch, then the normalisation. Formulas are those of the CPU kernels, where the saved
-variance is the biased variance and the running one has Bessel's correction.
+of the whole batch, then the normalisation. As in the kernels, the running variance has Bessel's
+correction; what is saved for the gradient is the biased variance on a CPU and the inverse deviation
+on a GPU (cuDNN).
 """
 
 from __future__ import annotations
@@ -122,7 +123,10 @@ def _normalize_split(emit: Emitter, piece: Piece) -> Generator[str, str, list[st
             kept = do.scaled(piece.inputs[3 + i], 1 - factor, f"{name}/kept")
             taken = do.scaled(moving[i], factor, f"{name}/taken")
             moving[i] = do.binary("AddV2", kept, taken, name)
-    return [normal[0], *moving, mean, variance, normal[5]]
+    saved = variance
+    if piece.device_type == "GPU":
+        saved = do.inverse_deviation(variance, a["epsilon"])
+    return [normal[0], *moving, mean, saved, normal[5]]
 
 
 def _gradient_split(emit: Emitter, piece: Piece) -> Generator[str, str, list[str]]:
@@ -132,8 +136,8 @@ def _gradient_split(emit: Emitter, piece: Piece) -> Generator[str, str, list[str
         return _fused(emit, piece)
     do = _Arithmetic(emit, piece)
     dy, x = do.single(piece.inputs[0], "dy32"), do.single(piece.inputs[1], "x32")
-    scale, mean, variance = piece.inputs[2:5]
-    inverse = do.inverse_deviation(variance, a["epsilon"])
+    scale, mean, saved = piece.inputs[2:5]
+    inverse = saved if piece.device_type == "GPU" else do.inverse_deviation(saved, a["epsilon"])
     centred = do.binary("Sub", x, do.along(mean, "mean_along"), "centred")
     offset_gradient = yield do.per_channel(dy, "sum")
     projected = do.binary("Mul", dy, centred, "projected")

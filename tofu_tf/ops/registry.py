@@ -62,6 +62,7 @@ class Piece:
     inputs: tuple[str, ...]
     constants: Mapping[int, np.ndarray]
     attributes: Mapping[str, Any]
+    device_type: str = "CPU"
 
     def whole(self, *axes: str) -> bool:
         """Whether none of the axes is cut in this piece."""
