@@ -1,4 +1,4 @@
-"""Gradients of grouped convolutions on the CPU, whose kernels know one group: one node per group."""
+"""Gradients of grouped convolutions on the CPU, whose kernels know one group: a node per group."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def gradient(
 ) -> str:
     """A convolution's gradient of shape `sizes`, which the operand "" stands for.
 
-    `dims[i]`: the dimension of operand i along which groups follow each other; of the result, for the
-    operand that is its shape.
+    `dims[i]`: the dimension of operand i along which groups follow each other; of the result, for
+    the operand that is its shape.
     """
     position = operands.index("")
     if groups == 1 or piece.device_type != "CPU":

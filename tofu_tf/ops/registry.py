@@ -50,7 +50,7 @@ class Piece:
     not at all); `writes[o]`: the region of output o to make. For an input that is a variable's
     version at a node that writes it, `inputs[i]` is the handle of the worker's shard, and a body
     returns the op's own outputs only (the versions follow from the write). `constants[i]`: the
-    whole value of a constant input.
+    whole value of a constant input. `device_type`: CPU or GPU, where their kernels differ.
     """
 
     node: Node
