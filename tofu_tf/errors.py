@@ -61,5 +61,9 @@ class RewriteError(TofuError):
     """A piece that cannot be made from the plan."""
 
 
+class FlagError(TofuError):
+    """A command-line flag or argument that cannot be understood."""
+
+
 class ModelError(TofuError):
     """A model that cannot be distributed as it is."""

@@ -33,8 +33,9 @@ class DeviceShare:
 
     `nodes`: all nodes on it. `pieces`: those that are its share of a node of the original graph.
     `flops`: floating-point operations, of the ops that have a count. `variable_bytes`: variables
-    that live there. `output_bytes`: all tensors made there in one step, added up as if none was
-    freed. `sent`, `received`: bytes to and from other devices.
+    that live there. `constant_bytes`: constants, such as frozen weights. `output_bytes`: all
+    tensors made there in one step, added up as if none was freed. `sent`, `received`: bytes to and
+    from other devices.
     """
 
     device: str
@@ -42,6 +43,7 @@ class DeviceShare:
     pieces: int
     flops: int
     variable_bytes: int
+    constant_bytes: int
     output_bytes: int
     sent: int
     received: int
@@ -79,6 +81,8 @@ def device_shares(graph_def: graph_pb2.GraphDef, moved: Communication) -> Shares
             count["variables"] += variables[node.name].nbytes
             continue
         made = [_spec(t) for t in operation.outputs]
+        if node.op == "Const":
+            count["constants"] += sum(spec.nbytes for spec in made if spec)
         if node.op not in _NOT_MADE:
             unknown += [f"{node.name}:{i}" for i, spec in enumerate(made) if spec is None]
             count["made"] += sum(spec.nbytes for spec in made if spec)
@@ -94,6 +98,7 @@ def device_shares(graph_def: graph_pb2.GraphDef, moved: Communication) -> Shares
                 count["pieces"],
                 count["flops"],
                 count["variables"],
+                count["constants"],
                 count["made"],
                 moved.sent.get(device, 0),
                 moved.received.get(device, 0),

@@ -40,8 +40,18 @@ def plan_table(plan: Plan, activations: int | None = ACTIVATIONS) -> RenderableT
 
 
 def devices_table(shares: Shares) -> RenderableType:
-    """One row a device: nodes, pieces, FLOPs, bytes of variables, made, sent and received."""
-    header = ("device", "nodes", "pieces", "FLOPs", "variables", "tensors made", "sent", "received")
+    """One row a device: nodes, pieces, FLOPs, bytes held, made, sent and received."""
+    header = (
+        "device",
+        "nodes",
+        "pieces",
+        "FLOPs",
+        "variables",
+        "constants",
+        "tensors made",
+        "sent",
+        "received",
+    )
     rows = [
         (
             d.device.removeprefix("/job:localhost/replica:0/task:0"),
@@ -49,6 +59,7 @@ def devices_table(shares: Shares) -> RenderableType:
             str(d.pieces),
             count_text(d.flops),
             size_text(d.variable_bytes),
+            size_text(d.constant_bytes),
             size_text(d.output_bytes),
             size_text(d.sent),
             size_text(d.received),

@@ -1,0 +1,134 @@
+"""The graph that a command is about: read from a file, captured, placed or not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.core.framework import graph_pb2
+
+from tofu_tf.capture.graph_defs import capture_graph_def
+from tofu_tf.cli.flags import parse_constraints, parse_factors
+from tofu_tf.errors import FlagError, GraphError
+from tofu_tf.graph.files import read_graph_def
+from tofu_tf.graph.ir import Graph
+from tofu_tf.graph.registered import op_definition
+from tofu_tf.ops.applicable import Describing
+from tofu_tf.pipeline import check_plan, find_plan
+from tofu_tf.plan.files import load_plan
+from tofu_tf.plan.machine import Link, Machine, imagined
+from tofu_tf.plan.plans import Plan, with_specs
+
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A captured graph with its plan; `fetches` name the graph's outputs in order."""
+
+    graph: Graph
+    plan: Plan
+    fetches: tuple[str, ...]
+    describing: Describing
+
+
+def one_path(arguments: Sequence[str], command: str) -> str:
+    """The command's only argument, the path of a graph."""
+    if len(arguments) != 1:
+        seen = f"{len(arguments)} arguments" if arguments else "no graph"
+        raise FlagError(
+            f"tofu-tf {command}",
+            seen,
+            "one GraphDef file (.pb or .pbtxt)",
+            f"tofu-tf {command} graph.pb --fetches=loss",
+        )
+    return arguments[0]
+
+
+def read(path: str) -> graph_pb2.GraphDef:
+    """The GraphDef in the file at `path`."""
+    return read_graph_def(path)
+
+
+def devices_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
+    """The distinct devices that its nodes name, in order of appearance."""
+    return tuple(dict.fromkeys(n.device for n in graph_def.node if n.device))
+
+
+def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> Planned:
+    """The graph captured and planned as the flags say, or under the plan in a file.
+
+    Raises:
+      TofuError: whatever is wrong with graph, flags or plan.
+    """
+    placed_on = devices_of(graph_def)
+    if len(placed_on) > 1:
+        shown = ", ".join(placed_on[:_SHOWN]) + (" ..." if len(placed_on) > _SHOWN else "")
+        raise GraphError(
+            "graph",
+            f"already placed on {len(placed_on)} devices ({shown})",
+            "a graph for one device",
+            "export it without devices; tofu-tf show counts a placed graph as it is",
+        )
+    constraints = parse_constraints(values.constraints)
+    machine = machine_from_flags(values)
+    fetches = tuple(values.fetches) or default_fetches(graph_def)
+    graph = capture_graph_def(graph_def, fetches, values.targets, values.batch).graph
+    tensors = tuple(f for f in fetches if _makes_tensors(graph_def, f))
+    describing = Describing(graph)
+    if plan_file:
+        plan = with_specs(load_plan(plan_file), graph)
+        asked = values["devices"].present or values["factors"].present
+        check_plan(plan, graph, machine if asked else plan.machine, describing)
+    else:
+        plan = find_plan(
+            graph,
+            machine,
+            objective=values.objective,
+            algorithm=values.algorithm,
+            constraints=constraints,
+            describing=describing,
+        )
+    return Planned(graph, plan, tensors, describing)
+
+
+def machine_from_flags(values: Any) -> Machine:
+    """The made-up machine of --devices, --device_type and --factors."""
+    machine = imagined(values.devices, values.device_type)
+    factors = parse_factors(values.factors, values.devices)
+    if factors is None:
+        return machine
+    return dataclasses.replace(machine, factors=factors, links=(Link(),) * len(factors))
+
+
+def default_fetches(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
+    """The nodes that no other reads, in a graph without variables.
+
+    Raises:
+      GraphError: a graph with variables, whose last nodes also initialise, save and restore them.
+    """
+    read_nodes = {
+        text.removeprefix("^").partition(":")[0] for n in graph_def.node for text in n.input
+    }
+    last = [
+        n.name
+        for n in graph_def.node
+        if n.name not in read_nodes and n.op not in ("Const", "Placeholder", "NoOp")
+    ]
+    if not last or any(n.op in ("VarHandleOp", "VariableV2") for n in graph_def.node):
+        shown = ", ".join(last[-_SHOWN:])
+        raise GraphError(
+            "graph",
+            "it has variables, and nothing says what is to be computed",
+            "names of tensors or operations",
+            f"add --fetches=..., some of its last nodes: {shown}" if shown else "add --fetches=...",
+        )
+    return tuple(last)
+
+
+def _makes_tensors(graph_def: graph_pb2.GraphDef, fetch: str) -> bool:
+    name = fetch.partition(":")[0]
+    op = next((n.op for n in graph_def.node if n.name == name), "")
+    definition = op_definition(op)
+    return definition is None or len(definition.output_arg) > 0
