@@ -44,6 +44,14 @@ def trained() -> graph_pb2.GraphDef:
     return graph.as_graph_def()
 
 
+def traced() -> graph_pb2.GraphDef:
+    """A tf.function over two variables, which are fed to it."""
+    with tf.device("/device:CPU:0"):
+        w, b = tf.Variable(tf.ones((4, 3))), tf.Variable(tf.ones(3))
+    function = tf.function(lambda x: tf.matmul(x, w) + b)
+    return function.get_concrete_function(tf.TensorSpec((2, 4))).graph.as_graph_def()
+
+
 STEP = next(n.name for n in trained().node if n.op == "AssignSubVariableOp")
 
 
@@ -52,6 +60,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with graphs, as the working directory."""
     write_graph_def(frozen(), tmp_path / "frozen.pb")
     write_graph_def(trained(), tmp_path / "trained.pbtxt")
+    write_graph_def(traced(), tmp_path / "traced.pb")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -95,6 +104,7 @@ BAD = [
     ("plan frozen.pb", "x (None, 24)", "--batch"),
     ("plan frozen.pb --batch=16 --fetches=second,secnd", "secnd", "names of its nodes"),
     ("plan trained.pbtxt", "it has variables", "--fetches"),
+    ("plan traced.pb", "2 Placeholders for variables", "convert_variables_to_constants_v2"),
     ("plan frozen.pb --batch=16 --factors=4,4", "a product of 16", "8, the number of devices"),
     ("plan frozen.pb --batch=16 --factors=8,a", "'a'", "numbers from 2"),
     ("plan frozen.pb --batch=16 --algorithm=magic", "magic", "recursion"),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 
 from tofu_tf.capture.graph_defs import capture_graph_def
 from tofu_tf.cli.flags import parse_constraints, parse_factors
@@ -71,6 +71,7 @@ def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> 
             "a graph for one device",
             "export it without devices; tofu-tf show counts a placed graph as it is",
         )
+    _refuse_fed_variables(graph_def)
     constraints = parse_constraints(values.constraints)
     machine = machine_from_flags(values)
     fetches = tuple(values.fetches) or default_fetches(graph_def)
@@ -125,6 +126,23 @@ def default_fetches(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
             f"add --fetches=..., some of its last nodes: {shown}" if shown else "add --fetches=...",
         )
     return tuple(last)
+
+
+def _refuse_fed_variables(graph_def: graph_pb2.GraphDef) -> None:
+    """Raises GraphError where variables are fed as handles: their shapes are not in a GraphDef."""
+    fed = [
+        n.name
+        for n in graph_def.node
+        if n.op == "Placeholder" and n.attr["dtype"].type == types_pb2.DT_RESOURCE
+    ]
+    if fed:
+        shown = ", ".join(fed[:_SHOWN]) + (" ..." if len(fed) > _SHOWN else "")
+        raise GraphError(
+            shown,
+            f"{len(fed)} Placeholders for variables of a traced function, of unknown shape",
+            "variables in the graph (VarHandleOp), or weights as constants",
+            "build the step in a tf.Graph, or freeze it with convert_variables_to_constants_v2",
+        )
 
 
 def _makes_tensors(graph_def: graph_pb2.GraphDef, fetch: str) -> bool:
