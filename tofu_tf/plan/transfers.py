@@ -58,15 +58,11 @@ class _Key:
 
     def __init__(self, regions: Regions) -> None:
         self.regions = regions
-        self.key = (
-            regions.lo.tobytes(),
-            regions.hi.tobytes(),
-            regions.present.tobytes(),
-            regions.lo.shape,
-        )
+        self.key = regions.key
+        self._hash = hash(self.key)
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Key) and self.key == other.key
@@ -80,6 +76,14 @@ def _fetch_parts(held_key: _Key, need_key: _Key, factors: tuple[int, ...]) -> Pa
         if region is not None:
             holders.setdefault(region, []).append(w)
     digit = digits(factors)
+    cells = sorted(holders)
+    held_by = [holders[cell] for cell in cells]
+    # [workers, cells, rank]: what every worker wants of every cell
+    bounds = np.array([cell.bounds for cell in cells], np.int64)
+    bounds = bounds.reshape(len(cells), need_key.regions.rank, 2)
+    lo = np.maximum(need_key.regions.lo[:, None], bounds[None, :, :, 0])
+    hi = np.minimum(need_key.regions.hi[:, None], bounds[None, :, :, 1])
+    wants = np.all(lo < hi, axis=2)
     out: list[tuple[Part, ...]] = []
     for w, wanted in enumerate(need):
         own = held[w]
@@ -89,15 +93,15 @@ def _fetch_parts(held_key: _Key, need_key: _Key, factors: tuple[int, ...]) -> Pa
             out.append((Part(w, wanted),))
         else:
             parts = []
-            for cell in sorted(holders):
-                common = wanted.intersect(cell)
-                if common is not None:
-                    source = (
-                        w
-                        if own == cell
-                        else max(holders[cell], key=lambda h: (tuple(digit[h] == digit[w]), -h))
-                    )
-                    parts.append(Part(source, common))
+            for c in np.flatnonzero(wants[w]).tolist():
+                if own == cells[c]:
+                    source = w
+                elif len(held_by[c]) == 1:
+                    source = held_by[c][0]
+                else:
+                    source = max(held_by[c], key=lambda h: (tuple(digit[h] == digit[w]), -h))
+                common = zip(lo[w, c].tolist(), hi[w, c].tolist(), strict=True)
+                parts.append(Part(source, Region(tuple(common))))
             covered = sum(p.region.size for p in parts)
             if covered != wanted.size:
                 raise errors.RewriteError(

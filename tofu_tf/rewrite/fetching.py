@@ -46,6 +46,49 @@ def sliced(
     return naming.tensor(made)
 
 
+def division(held: Region, wanted: Sequence[Region]) -> tuple[int, list[Region]] | None:
+    """The dimension along which the `wanted` regions, in order, make up `held`; None where they do
+    not.
+    """
+    for d, (lo, hi) in enumerate(held.bounds):
+        if len({r.bounds[d] for r in wanted}) == len(wanted):
+            order = sorted(wanted, key=lambda r: r.bounds[d])
+            edges = [lo, *(r.bounds[d][1] for r in order)]
+            along = all(
+                r.bounds[d] == (a, b)
+                and r.bounds[:d] == held.bounds[:d]
+                and r.bounds[d + 1 :] == held.bounds[d + 1 :]
+                for r, a, b in zip(order, edges[:-1], edges[1:], strict=True)
+            )
+            if along and edges[-1] == hi:
+                return d, order
+    return None
+
+
+def divided(
+    make: Building,
+    tensor: str,
+    held: Region,
+    wanted: Sequence[Region],
+    dtype: str,
+    worker: int,
+    name: str,
+    controls: Sequence[str] = (),
+) -> dict[Region, str]:
+    """All the `wanted` regions of a tensor by one node, where they are its parts along a
+    dimension.
+    """
+    found = division(held, wanted)
+    if found is None:
+        return {}
+    axis, order = found
+    sizes = index_operand(make, [r.shape[axis] for r in order], worker, "int32")
+    where = index_operand(make, axis, worker, "int32")
+    attrs = {"T": dtype, "Tlen": "int32", "num_split": len(order)}
+    node = make.add(name, "SplitV", worker, (tensor, sizes, where), attrs, controls)
+    return {r: naming.tensor(node, i) for i, r in enumerate(order)}
+
+
 def joined(
     make: Building,
     parts: Sequence[Part],

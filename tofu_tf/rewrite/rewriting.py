@@ -17,22 +17,21 @@ from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, Graph, Node, Ref
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.ops.registry import Piece
 from tofu_tf.plan.layouts import layout_regions
-from tofu_tf.plan.plans import Plan
-from tofu_tf.plan.transfers import Part, fetch_parts, route
+from tofu_tf.plan.plans import Plan, Strategy
+from tofu_tf.plan.transfers import Part, fetch_parts
 from tofu_tf.rewrite import naming
 from tofu_tf.rewrite.building import Building
-from tofu_tf.rewrite.fetching import joined, sliced
+from tofu_tf.rewrite.fetching import divided, division, joined, sliced
+from tofu_tf.rewrite.moving import Moves, Names, demand
 from tofu_tf.rewrite.pieces import PieceEmitter, run_bodies
 from tofu_tf.rewrite.placed import Placed
-from tofu_tf.rewrite.reducing import combined
 from tofu_tf.rewrite.variables import Shards
 from tofu_tf.tdl import strategies
+from tofu_tf.tdl.descriptions import Description
 from tofu_tf.tdl.regions import IntArray, Region, Regions
 
 # Fetches of at least so many bytes of a variable wait for the step to come near their consumer.
 GATE_BYTES = 16384
-
-Names = list["str | None"]
 
 
 def rewrite(graph: Graph, plan: Plan, describing: Describing | None = None) -> Placed:
@@ -51,6 +50,7 @@ class _Rewriting:
         self.factors = plan.machine.factors
         self.workers = plan.machine.workers
         self.make = Building(plan.machine.devices)
+        self.moves = Moves(self.make, self.factors)
         self.owned: dict[Ref, Names] = {}
         self.shards: dict[str, Shards] = {}
         self.version_of: dict[Ref, str] = {}
@@ -58,8 +58,8 @@ class _Rewriting:
         self.pieces: dict[str, dict[int, str]] = {}  # node -> worker -> the piece's last node
         self.effects: list[str] = []
         self.order = {name: n for n, name in enumerate(graph.nodes)}
+        self._works: dict[tuple[str, Strategy], strategies.Work] = {}
         self._fetched: dict[tuple[Ref, int, Region], str] = {}
-        self._slices: dict[tuple[str, Region], str] = {}
         consumers = traversal.consumers(graph)
         self.read = {
             ref
@@ -144,6 +144,31 @@ class _Rewriting:
         self._fetched[key] = joined(self.make, parts, tensors, spec.dtype, worker, name)
         return self._fetched[key]
 
+    def _divide(self, ref: Ref, need: Regions, near: Node) -> None:
+        """Cuts up in one node each owned tensor of which several workers need all its parts."""
+        if self.graph.nodes[ref.node].op == CONST or not need.present.any():
+            return
+        held = self.held(ref)
+        for source, wanted in demand(fetch_parts(held, need, self.factors)).items():
+            region = held[source]
+            assert region is not None
+            if division(region, wanted) is None:
+                continue
+            tensor = self._own(ref, source)
+            if any((tensor, r) in self.moves.slices for r in wanted):
+                continue
+            parts = divided(
+                self.make,
+                tensor,
+                region,
+                wanted,
+                self.graph.spec(ref).dtype,
+                source,
+                naming.piece(ref.node, source, "parts"),
+                self._gates(ref, source, near),
+            )
+            self.moves.slices.update({(tensor, r): name for r, name in parts.items()})
+
     def _nothing(self, ref: Ref, worker: int) -> str:
         """An empty tensor for an input without elements; "" for one that the piece does not
         read.
@@ -163,11 +188,11 @@ class _Rewriting:
         region = held[part.source]
         assert region is not None
         key = (tensor, part.region)
-        if key in self._slices:
-            return self._slices[key]
+        if key in self.moves.slices:
+            return self.moves.slices[key]
         gates: tuple[str, ...] = ()
         remote = part.source != worker
-        if remote and ref in self.version_of and part.region.size * spec.itemsize >= GATE_BYTES:
+        if remote:
             gates = self._gates(ref, part.source, near)
         name = naming.piece(ref.node, part.source, f"to{worker}")
         made = sliced(self.make, tensor, region, part.region, spec.dtype, part.source, name, gates)
@@ -178,11 +203,18 @@ class _Rewriting:
                 self.make.add(name, "Identity", part.source, (tensor,), attrs, gates)
             )
         if remote:  # a local slice needs no gate, so it is not shared with the others
-            self._slices[key] = made
+            self.moves.slices[key] = made
         return made
 
     def _gates(self, ref: Ref, source: int, near: Node) -> tuple[str, ...]:
-        """The source's own piece of what comes just before the consumer `near`."""
+        """The source's own piece of what comes just before the consumer `near`, for a large part of
+        a variable, which is there from the start; nothing for other tensors.
+        """
+        held = self.held(ref)[source]
+        if ref not in self.version_of or held is None:
+            return ()
+        if held.size * self.graph.spec(ref).itemsize < GATE_BYTES:
+            return ()
         before = [
             r.node
             for r in near.inputs
@@ -199,9 +231,12 @@ class _Rewriting:
                 f"node {node.name} ({node.op})", "no description or no strategy in the plan"
             )
         applied = described.variant(strategy.body)
-        work = strategies.work_of(applied.description, strategy.axes, self.factors, strategy.home)
+        work = self._work(described.signature, applied.description, strategy)
         written = {self.graph.nodes[node.name].version(v): v for v in node.writes}
         specs = tuple(self.graph.spec(r) for r in node.inputs)
+        for i, ref in enumerate(node.inputs):
+            if i not in described.constants and not _is_handle(node, i):
+                self._divide(ref, work.reads[i], node)
         emitters: list[PieceEmitter | None] = [None] * self.workers
         pieces: list[Piece | None] = [None] * self.workers
         for w in np.flatnonzero(work.boxes.present).tolist():
@@ -234,6 +269,7 @@ class _Rewriting:
                 tuple(inputs),
                 described.constants,
                 described.attributes,
+                self.plan.machine.device_type,
             )
         outputs = run_bodies(applied.variant.body, emitters, pieces, self._reducer(node, work))
         self.pieces[node.name] = {
@@ -249,6 +285,17 @@ class _Rewriting:
                 self.owned[ref] = self._settle(
                     ref, made, work.writes[o], work.partials[o], work.reducers[o], self.held(ref)
                 )
+
+    def _work(
+        self, signature: str, description: Description, strategy: Strategy
+    ) -> strategies.Work:
+        """The node's work; equal nodes share one."""
+        key = (signature, strategy)
+        if key not in self._works:
+            self._works[key] = strategies.work_of(
+                description, strategy.axes, self.factors, strategy.home
+            )
+        return self._works[key]
 
     def _written(
         self,
@@ -284,7 +331,7 @@ class _Rewriting:
         def reduce(internal: int, partials: Sequence[str | None]) -> Names:
             written = work.internal_writes[internal]
             dtype = "float32" if self.graph.spec(node.inputs[0]).itemsize < 4 else None
-            return self._route(
+            return self.moves.routed(
                 naming.piece(node.name, 0, "")[: -len("/piece0")],
                 f"internal{internal}",
                 list(partials),
@@ -309,58 +356,7 @@ class _Rewriting:
         """Every worker's owned region of an output, from what the pieces made of it."""
         part = f"out{ref.index}" if ref.index else ""
         dtype = self.graph.spec(ref).dtype
-        return self._route(ref.node, part, made, written, partial, reducer, owned, dtype)
-
-    def _route(
-        self,
-        node: str,
-        part: str,
-        made: Names,
-        written: Regions,
-        partial: IntArray,
-        reducer: str | None,
-        owned: Regions,
-        dtype: str,
-    ) -> Names:
-        way = route(written, partial, owned)
-        below = f"{part}/" if part else ""
-        fetched = [
-            self._moved(node, f"{below}partial{n}" if len(way.partials) > 1 else f"{below}moved",
-                        made, held, way.middle, dtype)
-            for n, held in enumerate(way.partials)
-        ]  # fmt: skip
-        middle: Names = [None] * self.workers
-        for w in range(self.workers):
-            terms = [names[w] for names in fetched]
-            present = [t for t in terms if t is not None]
-            if present:
-                name = naming.piece(node, w, f"{below}reduced")
-                middle[w] = combined(self.make, reducer or "Sum", present, dtype, w, name)
-        if way.middle is way.owned:
-            return middle
-        return self._moved(node, f"{below}spread", middle, way.middle, way.owned, dtype)
-
-    def _moved(
-        self, node: str, part: str, made: Names, held: Regions, need: Regions, dtype: str
-    ) -> Names:
-        """Every worker's `need` of a tensor of which `made` holds the regions `held`."""
-        out: Names = [None] * self.workers
-        for w, parts in enumerate(fetch_parts(held, need, self.factors)):
-            tensors = []
-            for p in parts:
-                tensor, region = made[p.source], held[p.source]
-                assert tensor is not None, "what is held was made"
-                assert region is not None
-                key = (tensor, p.region)
-                if key not in self._slices:
-                    name = naming.piece(node, p.source, f"{part}/to{w}")
-                    self._slices[key] = sliced(
-                        self.make, tensor, region, p.region, dtype, p.source, name
-                    )
-                tensors.append(self._slices[key])
-            if parts:
-                out[w] = joined(self.make, parts, tensors, dtype, w, naming.piece(node, w, part))
-        return out
+        return self.moves.routed(ref.node, part, made, written, partial, reducer, owned, dtype)
 
     def finish(self) -> Placed:
         """The placed graph: outputs whole on worker 0, dead nodes dropped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -110,13 +111,25 @@ class Regions:
         volume = np.prod(np.maximum(self.hi - self.lo, 0), axis=1, dtype=np.int64)
         return np.where(self.present, volume, 0)
 
+    @functools.cached_property
+    def each(self) -> tuple[Region | None, ...]:
+        """Every worker's region, None where it has none."""
+        bounds = np.stack([self.lo, self.hi], axis=-1).tolist()
+        return tuple(
+            Region(tuple(map(tuple, rows))) if there else None
+            for rows, there in zip(bounds, self.present.tolist(), strict=True)
+        )
+
+    @functools.cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal regions."""
+        return (self.lo.tobytes(), self.hi.tobytes(), self.present.tobytes(), self.lo.shape)
+
     def __getitem__(self, worker: int) -> Region | None:
-        if not self.present[worker]:
-            return None
-        return Region(tuple(zip(self.lo[worker].tolist(), self.hi[worker].tolist(), strict=True)))
+        return self.each[worker]
 
     def tuple(self) -> tuple[Region | None, ...]:
-        return tuple(self[w] for w in range(self.workers))
+        return self.each
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Regions:
         return Regions(self.lo, self.hi, self.present & keep)
