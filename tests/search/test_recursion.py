@@ -43,7 +43,7 @@ def test_never_above_a_single_strategy(batch: int, k: int, dimension: int) -> No
     assert find_plan(graph, imagined(k)).search_bytes <= single_strategy_bytes(graph, k, dimension)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 6, 7, 8, 12])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 6, 7, 8, 12, 64])
 def test_plans_for_any_k_check(k: int) -> None:
     graph = steps.training(33, SIZES)
     plan = find_plan(graph, imagined(k))

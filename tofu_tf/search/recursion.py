@@ -43,6 +43,7 @@ def recursion(problem: Problem) -> Outcome:
             if (
                 matrices is not None
                 and described is not None
+                and s + 1 < len(problem.factors)
                 and candidates.count_ways(described, s + 2) > candidates.MOST_WAYS
             ):
                 best, _ = matrices.cheapest([solution.chosen[g] for g in operator.groups])
