@@ -18,5 +18,7 @@ def modules(layer: str) -> list[str]:
 
 if __name__ == "__main__":
     for name in modules(sys.argv[1]):
-        importlib.import_module(name)
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", ()):
+            getattr(module, public)  # the facade imports on first use
         print(name)

@@ -8,8 +8,14 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from tests.report import sending
+from tests.rewrite import steps
 from tofu_tf import errors
+from tofu_tf.capture.functions import capture_function
+from tofu_tf.pipeline import apply_plan, find_plan
+from tofu_tf.plan.machine import imagined
 from tofu_tf.report import counting
+from tofu_tf.rewrite.exporting import exported
 
 v1 = tf.compat.v1
 
@@ -68,35 +74,29 @@ def across_and_back_with_controls() -> None:
 BUILDERS = [one_tensor_many_uses, several_outputs_and_dtypes, across_and_back_with_controls]
 
 
-def bytes_that_tensorflow_sends(graph_def: graph_pb2.GraphDef, fetch: str) -> int:
-    """The bytes of the tensors that enter _Send in TensorFlow's own partition graphs."""
-    config = v1.ConfigProto(device_count={"CPU": 8})
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
-    metadata = v1.RunMetadata()
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(graph_def, name="")
-        with v1.Session(config=config) as session:
-            options = v1.RunOptions(output_partition_graphs=True)
-            # The operation, not its tensor: a fetched tensor would be sent to the client's device.
-            operation = graph.get_operation_by_name(fetch)
-            session.run(operation, options=options, run_metadata=metadata)
-    # A control edge between devices sends a tensor of no elements, which our graph does not have.
-    own = {node.name for node in graph_def.node}
-    sent = [
-        graph.get_tensor_by_name(counting.tensor_name(node.input[0]))
-        for partition in metadata.partition_graphs
-        for node in partition.node
-        if node.op == "_Send" and counting.producer(node.input[0]) in own
-    ]
-    return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in sent)
-
-
 @pytest.mark.parametrize("build", BUILDERS)
 def test_equals_what_tensorflow_sends(build: Callable[[], None]) -> None:
     graph_def = built(build)
     counted = counting.count_communication(graph_def)
-    assert counted.total == bytes_that_tensorflow_sends(graph_def, "out") > 0
+    assert counted.total == sending.bytes_that_tensorflow_sends(graph_def, ["out"]) > 0
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("name", sorted(steps.STEPS))
+def test_a_rewritten_training_step_sends_what_is_counted(name: str, workers: int) -> None:
+    step, feeds, _ = steps.STEPS[name]()
+    specs = [tf.TensorSpec(feed.shape, feed.dtype) for feed in feeds]
+    graph = capture_function(step, specs).graph
+    fetches = [f"result{i}" for i in range(len(graph.outputs))]
+    placed = apply_plan(graph, find_plan(graph, imagined(workers), small_bytes=16))
+    counted = counting.count_communication(placed.graph_def, placed.feed_nodes, placed.result_nodes)
+    sent = sending.bytes_that_tensorflow_sends(
+        exported(placed, graph, fetches),
+        [*placed.effects, *fetches],
+        dict(zip(placed.feeds, feeds, strict=True)),
+    )
+    assert counted.total + counted.feeds + counted.results == sent
+    assert counted.total > 0
 
 
 @pytest.mark.parametrize(
