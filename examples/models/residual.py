@@ -21,13 +21,9 @@ def resnet(
     pooling, logits. All widths are times `width`."""
     if depth not in RESNET_BLOCKS:
         raise ValueError(f"resnet depth {depth}: expected one of {sorted(RESNET_BLOCKS)}")
-    stem, *stages = (n * width for n in RESNET_FILTERS)
+    first, *filters = (n * width for n in RESNET_FILTERS)
     image = layers.Input(tuple(input_shape), name="image")
-    x = layers.ZeroPadding2D(3, name="stem_pad")(image)
-    x = _convolution(x, stem, 7, 2, "stem", padding="valid")
-    x = layers.ZeroPadding2D(1, name="pool_pad")(layers.ReLU(name="stem_relu")(x))
-    x = layers.MaxPooling2D(3, 2, name="pool")(x)
-    return _finish(image, _stages(x, stages, RESNET_BLOCKS[depth]), classes)
+    return finish(image, stages(stem(image, first), filters, RESNET_BLOCKS[depth]), classes)
 
 
 def wide_resnet(
@@ -45,13 +41,22 @@ def wide_resnet(
         raise ValueError(
             f"wide_resnet: {len(filters)} filters for {len(blocks)} stages, expected one more"
         )
-    stem, *stages = (n * width for n in filters)
+    first, *others = (n * width for n in filters)
     image = layers.Input(tuple(input_shape), name="image")
-    x = layers.ReLU(name="stem_relu")(_convolution(image, stem, 3, 1, "stem"))
-    return _finish(image, _stages(x, stages, blocks), classes)
+    x = layers.ReLU(name="stem_relu")(_convolution(image, first, 3, 1, "stem"))
+    return finish(image, stages(x, others, blocks), classes)
 
 
-def _stages(x: Any, filters: Sequence[int], blocks: Sequence[int]) -> Any:
+def stem(x: Any, filters: int) -> Any:
+    """A padded 7x7 convolution and a padded max pooling, both of stride 2."""
+    x = layers.ZeroPadding2D(3, name="stem_pad")(x)
+    x = _convolution(x, filters, 7, 2, "stem", padding="valid")
+    x = layers.ZeroPadding2D(1, name="pool_pad")(layers.ReLU(name="stem_relu")(x))
+    return layers.MaxPooling2D(3, 2, name="pool")(x)
+
+
+def stages(x: Any, filters: Sequence[int], blocks: Sequence[int]) -> Any:
+    """So many bottlenecks of each width; all stages but the first begin with stride 2."""
     for s, (n, count) in enumerate(zip(filters, blocks, strict=True)):
         for b in range(count):
             x = _bottleneck(x, n, 2 if s and not b else 1, f"stage{s}_block{b}")
@@ -78,6 +83,7 @@ def _convolution(
     return layers.BatchNormalization(momentum=MOMENTUM, name=f"{name}_norm")(x)
 
 
-def _finish(image: Any, x: Any, classes: int) -> keras.Model:
+def finish(image: Any, x: Any, classes: int) -> keras.Model:
+    """The model from `image` to the logits of the mean of `x` over space."""
     x = layers.GlobalAveragePooling2D(name="mean")(x)
     return keras.Model(image, layers.Dense(classes, name="logits")(x))

@@ -1,4 +1,4 @@
-"""The same Keras model, seed and data on one device and over k: everything that training leaves behind."""
+"""The same Keras model, seed and data on one device and over k: all that training leaves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Make = Callable[[], keras.Model]
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """What a run leaves: mean losses after each batch, Keras's history, and every variable's value."""
+    """What a run leaves: mean losses after each batch, Keras's history, every variable's value."""
 
     losses: list[float]
     history: dict[str, list[float]]
@@ -117,7 +117,7 @@ def steps(model: keras.Model) -> list[Any]:
 
 
 def assert_steps_hold(model: keras.Model) -> None:
-    """What must be true of every step: predicted bytes are counted, every node can run where it is."""
+    """Of every step: predicted bytes equal counted ones, and every node can run where it is."""
     for step in steps(model):
         placed = step.placed
         moved = counting.count_communication(

@@ -43,9 +43,8 @@ def dense(frozen: bool = False) -> keras.Model:
             layers.Input((5, 6, 3)),
             layers.Flatten(),
             layers.Dense(16, name="hidden"),
-            layers.BatchNormalization(
-                momentum=0.9, name="second"
-            ),  # of rank 2: not the fused kernel
+            # Of rank 2, that is not the fused kernel.
+            layers.BatchNormalization(momentum=0.9, name="second"),
             layers.Dense(4, name="logits"),
         ]
     )

@@ -72,7 +72,9 @@ def test_losses_with_accuracy(name):
 
 
 @pytest.mark.parametrize(
-    "regularizer", [keras.regularizers.L2(0.01), keras.regularizers.L1L2(0.01, 0.02)], ids=repr
+    "regularizer",
+    [keras.regularizers.L2(0.01), keras.regularizers.L1L2(0.01, 0.02)],
+    ids=["l2", "l1l2"],
 )
 def test_regularisation(regularizer):
     oracle.check(

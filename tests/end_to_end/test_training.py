@@ -1,4 +1,4 @@
-"""Training over k devices equals training on one: digits models, odd sizes, batches that do not divide."""
+"""Training over k devices equals training on one: the digits models, VGG, bottlenecks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tf_keras as keras
-from models import build_model
+from models import build_model, residual
 
 from tests.end_to_end import oracle
 
@@ -39,5 +39,48 @@ DIGITS = {
 @pytest.mark.parametrize("k", [2, 3, 4, 8])
 @pytest.mark.parametrize("name", DIGITS)
 def test_digits_models(name, k):
-    """SGD: with Adam one device with weights moved by 1 ulp leaves the tolerance on wide ResNets too."""
+    """SGD: with Adam one device leaves the tolerance too when its weights move by 1 ulp."""
     oracle.check(DIGITS[name], images(16 * STEPS), k, batch=16)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_step_of_vgg(k):
+    vgg = functools.partial(
+        sgd, "vgg", depth=11, input_shape=(16, 16, 3), filters=(8, 16, 24), widths=(32,), classes=10
+    )
+    oracle.check(vgg, images(8, (16, 16, 3)), k, batch=8)
+
+
+def shallow_resnet() -> keras.Model:
+    """ResNet-50's stem and first blocks: padding, a strided 7x7, max pooling, both shortcuts."""
+    image = keras.layers.Input((23, 23, 3))
+    x = residual.stem(image, 16)
+    x = residual.stages(x, (32, 64), (2, 1))
+    model = residual.finish(image, x, 10)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.05, 0.9, nesterov=True), loss)
+    return model
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_steps_of_a_bottleneck_resnet(k):
+    oracle.check(shallow_resnet, images(12, (23, 23, 3)), k, batch=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, sizes", [
+    ("resnet", {"depth": 50, "input_shape": (64, 64, 3), "classes": 10}),
+    ("vgg", {"depth": 16, "input_shape": (32, 32, 3), "classes": 10, "widths": (512, 512)}),
+])  # fmt: skip
+def test_one_step_at_full_depth(name, sizes):
+    """float64: so deep a net in float32 is far from itself after 1 ulp in its weights."""
+
+    def make():
+        keras.backend.set_floatx("float64")
+        try:
+            return sgd(name, 0.01, **sizes)
+        finally:
+            keras.backend.set_floatx("float32")
+
+    x, y = images(4, sizes["input_shape"])
+    oracle.check(make, (x.astype("float64"), y), 4, batch=4, tolerance=oracle.FLOAT64)
