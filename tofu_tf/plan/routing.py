@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from tofu_tf.graph import traversal
 from tofu_tf.graph.ir import CONST, Graph, Node, Ref
 from tofu_tf.plan import transfers
 from tofu_tf.plan.layouts import layout_regions
 from tofu_tf.plan.plans import Plan
+from tofu_tf.plan.transfers import Parts, Route
 from tofu_tf.tdl.regions import IntArray, Region, Regions
 from tofu_tf.tdl.strategies import Work
 
@@ -34,50 +35,58 @@ class Transfer:
     region: Region
 
 
-Found = tuple[tuple[str, int, int, int, Region], ...]  # kind, part, source, destination, region
+# (transfer, elements, bytes of an element)
+Moved = tuple[Transfer, int, int]
+Mask = npt.NDArray[np.bool_]
 
 
 def transfers_of(
     graph: Graph, plan: Plan, work_of: Callable[[Node], Work | None]
-) -> Iterator[tuple[Transfer, int, int]]:
-    """(transfer, elements, bytes of an element) of every region that some worker gets from another.
+) -> Iterator[Moved]:
+    """Every region that some worker gets from another, last nodes first.
 
     A transfer that several operators need comes several times. `work_of(node)` is the node's work
-    under the plan (None: it does nothing); equal works should be one object. Outputs that nobody
-    uses stay where they are made. Feeds and results are apart.
+    under the plan (None: it does nothing); equal works should be one object. What no effect and no
+    result needs is not made, worker by worker, and moves nothing. Feeds and results are apart.
     """
-    finding = _Finding(plan.machine.factors)
-    uses = traversal.consumers(graph)
-    fetched = frozenset(graph.outputs)
-    for node in graph:
+    finding = _Finding(graph, plan)
+    effects = frozenset(graph.effects)
+    finding.read_results()
+    for node in reversed(list(graph)):
         work = work_of(node)
         if work is None:
             continue
-        for i, ref in enumerate(node.inputs):
-            if graph.nodes[ref.node].op == CONST:  # every worker has its own
-                continue
-            spec = graph.spec(ref)
-            held = layout_regions(plan.layouts[ref], spec.shape, plan.machine.factors)
-            for kind, part, source, to, region in finding.fetches(held, work.reads[i]):
-                yield Transfer(kind, ref, part, source, to, region), region.size, spec.itemsize
+        alive = np.zeros(plan.machine.workers, np.bool_)
+        if node.writes or node.name in effects:
+            alive |= work.boxes.present
         own = len(node.outputs) - len(node.writes)
-        for o, ref in enumerate(node.refs):
-            if o < own and ref not in uses and ref not in fetched:
-                continue
-            spec = node.outputs[o]
-            owned = layout_regions(plan.layouts[ref], spec.shape, plan.machine.factors)
-            for kind, part, source, to, region in finding.routes(
-                work.writes[o], work.partials[o], owned
-            ):
-                yield Transfer(kind, ref, part, source, to, region), region.size, spec.itemsize
+        for o, ref in enumerate(node.refs[:own]):
+            if ref in finding.used:
+                way = finding.route(work.writes[o], work.partials[o], finding.held(ref))
+                width = node.outputs[o].itemsize
+                for transfer, elements in _along(way, finding, ref, finding.used[ref], alive):
+                    yield transfer, elements, width
+        if not alive.any():
+            continue
         for n, (made, partial) in enumerate(
             zip(work.internal_writes, work.internal_partials, strict=True)
         ):
+            # every part needs the sums, so every part is made
+            alive |= work.boxes.present
             # half types are summed in float32
             width = max(4, graph.spec(node.inputs[0]).itemsize)
-            for kind, part, source, to, region in finding.routes(made, partial, made):
-                name = Transfer(f"internal {kind}", Ref(node.name, n), part, source, to, region)
-                yield name, region.size, width
+            way = finding.route(made, partial, made)
+            inside = Ref(node.name, n)
+            for t, elements in _along(way, finding, inside, made.present, alive):
+                yield dataclasses.replace(t, kind=f"internal {t.kind}"), elements, width
+        for i, ref in enumerate(node.inputs):
+            if graph.nodes[ref.node].op == CONST or not work.reads[i].present.any():
+                continue
+            width = graph.spec(ref).itemsize
+            parts = finding.parts(finding.held(ref), work.reads[i])
+            used = finding.used.setdefault(ref, np.zeros(plan.machine.workers, np.bool_))
+            for transfer, elements in _sent(parts, "fetch", ref, 0, alive, used):
+                yield transfer, elements, width
 
 
 def moved_bytes(graph: Graph, plan: Plan, work_of: Callable[[Node], Work | None]) -> int:
@@ -88,47 +97,73 @@ def moved_bytes(graph: Graph, plan: Plan, work_of: Callable[[Node], Work | None]
     return sum(paid.values())
 
 
-class _Finding:
-    """Remote parts of fetches and routes; the same Regions objects are looked at once."""
+def _along(
+    way: Route, finding: _Finding, ref: Ref, wanted: Mask, alive: Mask
+) -> Iterator[tuple[Transfer, int]]:
+    """What moves on a route so that the `wanted` workers get what they own; whose pieces it takes
+    is added to `alive`.
+    """
+    if len(way.partials) == 1:
+        yield from _sent(finding.parts(way.partials[0], way.owned), "write", ref, 0, wanted, alive)
+        return
+    middle = wanted
+    if way.middle is not way.owned:
+        middle = np.zeros_like(wanted)
+        yield from _sent(finding.parts(way.middle, way.owned), "gather", ref, 0, wanted, middle)
+    for p, held in enumerate(way.partials):
+        yield from _sent(finding.parts(held, way.middle), "partial", ref, p, middle, alive)
 
-    def __init__(self, factors: tuple[int, ...]) -> None:
-        self._factors = factors
-        self._found: dict[tuple[object, ...], Found] = {}
+
+def _sent(
+    parts: Parts, kind: str, ref: Ref, part: int, wanted: Mask, sources: Mask
+) -> Iterator[tuple[Transfer, int]]:
+    """The transfers to the `wanted` workers; their sources (themselves too) are added to
+    `sources`.
+    """
+    for w in np.flatnonzero(wanted).tolist():
+        for p in parts[w]:
+            sources[p.source] = True
+            if p.source != w:
+                yield Transfer(kind, ref, part, p.source, w, p.region), p.region.size
+
+
+class _Finding:
+    """Parts and routes of a plan, the same Regions objects looked at once, and `used`: for every
+    tensor the workers whose own region of it somebody reads.
+    """
+
+    def __init__(self, graph: Graph, plan: Plan) -> None:
+        self.graph, self.plan = graph, plan
+        self.used: dict[Ref, Mask] = {}
+        self._parts: dict[tuple[int, int], Parts] = {}
+        self._routes: dict[tuple[int, int, int], Route] = {}
         self._alive: list[object] = []  # keys are identities: keep their objects
 
-    def fetches(self, held: Regions, need: Regions) -> Found:
-        if not need.present.any():  # read as an attribute, if at all
-            return ()
+    def held(self, ref: Ref) -> Regions:
+        shape = self.graph.spec(ref).shape
+        return layout_regions(self.plan.layouts[ref], shape, self.plan.machine.factors)
+
+    def read_results(self) -> None:
+        """Marks what the results are fetched from."""
+        workers = self.plan.machine.workers
+        for ref in self.graph.outputs:
+            if self.graph.nodes[ref.node].op == CONST:
+                continue
+            whole = Regions.everywhere(self.graph.spec(ref).shape, workers)
+            used = self.used.setdefault(ref, np.zeros(workers, np.bool_))
+            for p in transfers.fetch_parts(self.held(ref), whole, self.plan.machine.factors)[0]:
+                used[p.source] = True
+
+    def parts(self, held: Regions, need: Regions) -> Parts:
         key = (id(held), id(need))
-        if key not in self._found:
+        if key not in self._parts:
             self._alive += [held, need]
-            self._found[key] = self._parts("fetch", 0, held, need)
-        return self._found[key]
+            self._parts[key] = transfers.fetch_parts(held, need, self.plan.machine.factors)
+        return self._parts[key]
 
-    def routes(self, written: Regions, partial: IntArray, owned: Regions) -> Found:
+    def route(self, written: Regions, partial: IntArray, owned: Regions) -> Route:
         key = (id(written), id(partial), id(owned))
-        if key not in self._found:
+        if key not in self._routes:
             self._alive += [written, partial, owned]
-            self._found[key] = self._routes(written, partial, owned)
-        return self._found[key]
-
-    def _routes(self, written: Regions, partial: IntArray, owned: Regions) -> Found:
-        route = transfers.route(written, partial, owned)
-        if len(route.partials) <= 1:
-            return self._parts("write", 0, written, owned)
-        found: Found = ()
-        for p, made in zip(np.unique(partial[written.present]), route.partials, strict=True):
-            found += self._parts("partial", int(p), made, route.middle)
-        if route.middle is not route.owned:
-            found += self._parts("gather", 0, route.middle, route.owned)
-        return found
-
-    def _parts(self, kind: str, part: int, held: Regions, need: Regions) -> Found:
-        if transfers.fetched_elements(held, need) == 0:
-            return ()
-        return tuple(
-            (kind, part, p.source, w, p.region)
-            for w, parts in enumerate(transfers.fetch_parts(held, need, self._factors))
-            for p in parts
-            if p.source != w
-        )
+            self._routes[key] = transfers.route(written, partial, owned)
+        return self._routes[key]

@@ -62,6 +62,12 @@ def _fetches(
 ) -> Iterator[tuple[Key, Kind, int]]:
     """(change, kind, bytes) of every region that an operator is the first to fetch."""
     factors = plan.machine.factors
+    # what nobody needs in the end is not fetched
+    made = {
+        (t.ref, t.source, t.destination, t.region)
+        for t, _, _ in transfers_of(graph, plan, work_of)
+        if t.kind == "fetch"
+    }
     seen: set[Key] = set()
     for node in graph:
         work = work_of(node)
@@ -78,7 +84,7 @@ def _fetches(
             for w, parts in enumerate(fetch_parts(held, need, factors)):
                 for part in parts:
                     name = (ref, part.source, w, part.region)
-                    if part.source != w and name not in seen:
+                    if part.source != w and name in made and name not in seen:
                         seen.add(name)
                         change = ("fetch", ref, need.tuple())
                         yield change, kind, part.region.size * spec.itemsize

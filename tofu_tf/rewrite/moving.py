@@ -48,9 +48,26 @@ class Moves:
             if present:
                 name = naming.piece(node, w, f"{below}reduced")
                 middle[w] = combined(self.make, reducer or "Sum", present, dtype, w, name)
-        if way.middle is way.owned:
-            return middle
-        return self.moved(node, f"{below}spread", middle, way.middle, way.owned, dtype)
+        if way.middle is not way.owned:
+            middle = self._landed(node, f"{below}summed", middle, dtype)
+            middle = self.moved(node, f"{below}spread", middle, way.middle, way.owned, dtype)
+        return self._landed(node, f"{below}owned", middle, dtype)
+
+    def _landed(self, node: str, part: str, names: Names, dtype: str) -> Names:
+        """The same tensors, each on its worker's own device: what a worker owns is sent from
+        there.
+        """
+        out = list(names)
+        for w, name in enumerate(names):
+            if name is None:
+                continue
+            device = self.make.nodes[naming.node_of(name)].device
+            if device != self.make.devices[w]:
+                made = self.make.add(
+                    naming.piece(node, w, part), "Identity", w, (name,), {"T": dtype}
+                )
+                out[w] = naming.tensor(made)
+        return out
 
     def moved(
         self, node: str, part: str, made: Names, held: Regions, need: Regions, dtype: str
