@@ -1,4 +1,6 @@
-"""The whole road in functions: a Graph to a Plan, a Plan to a placed graph, a GraphDef to a placed one."""
+"""The whole road in functions: a Graph to a Plan, a Plan to a placed graph, a GraphDef to a placed
+one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ LOWERINGS: dict[str, Callable[[Graph, Plan, Describing | None], Placed]] = {"p2p
 def apply_plan(
     graph: Graph, plan: Plan, lowering: str = "p2p", describing: Describing | None = None
 ) -> Placed:
-    """The step over all devices of the plan's machine: one explicit graph with a device on every node.
+    """The step over all devices of the plan's machine: one explicit graph with a device on every
+    node.
 
     Args:
       graph: the step that `plan` was made for.
@@ -61,7 +64,8 @@ def partition(
 
     Args:
       graph_def: any GraphDef with static shapes; functions in it are inlined.
-      fetches: ``node`` or ``node:0`` names; they keep their names and are whole, on the first device.
+      fetches: ``node`` or ``node:0`` names; they keep their names and are whole, on the first
+        device.
       machine: a Machine, or a number of logical CPUs.
       targets: operations that must run as well.
       batch: the size of unknown first dimensions of Placeholders.

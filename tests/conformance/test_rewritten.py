@@ -1,4 +1,6 @@
-"""Every sample once more through the rewriter: its pieces as NodeDefs of one function over devices."""
+"""Every sample once more through the rewriter: its pieces as NodeDefs of one function over
+devices.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ def plan_of(case: running.Case, graph: Graph, cut: Cut, rng: random.Random) -> P
 
 def check(case: running.Case, cut: Cut, seed: int) -> None:
     graph = graph_of(case)
-    applied, axes, factors = cut
+    _, axes, factors = cut
     plan = plan_of(case, graph, cut, random.Random(seed))
     placed = rewrite(graph, plan)
     values = {f"in{i}": x for i, x in enumerate(case.inputs)}

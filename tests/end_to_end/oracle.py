@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -65,6 +66,25 @@ def state(model: keras.Model) -> Iterator[tuple[str, np.ndarray]]:
     for group, variables in groups.items():
         for i, variable in enumerate(variables):
             yield f"{group}{i} {variable.name}", np.asarray(variable.numpy())
+
+
+@contextlib.contextmanager
+def floatx(dtype: str) -> Iterator[None]:
+    """Keras layers made inside compute in `dtype`."""
+    before = keras.backend.floatx()
+    keras.backend.set_floatx(dtype)
+    try:
+        yield
+    finally:
+        keras.backend.set_floatx(before)
+
+
+def in_float64(make: Make) -> Make:
+    def double() -> keras.Model:
+        with floatx("float64"):
+            return make()
+
+    return double
 
 
 def made(make: Make, seed: int = 1) -> keras.Model:

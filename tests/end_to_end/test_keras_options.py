@@ -106,13 +106,8 @@ def test_class_weights():
 
 def test_float64():
     """Nothing but the order of sums differs: nine digits more than float32 has to give."""
-
-    def make():
-        keras.backend.set_floatx("float64")
-        try:
-            return net(OPTIMIZERS["adam"], LOSSES["sparse, logits"][0], ["accuracy"])
-        finally:
-            keras.backend.set_floatx("float32")
-
+    make = oracle.in_float64(
+        lambda: net(OPTIMIZERS["adam"], LOSSES["sparse, logits"][0], ["accuracy"])
+    )
     model = oracle.check(make, (X.astype("float64"), DIGITS), 4, batch=10, tolerance=oracle.FLOAT64)
     assert {w.dtype.name for w in model.weights} == {"float64"}

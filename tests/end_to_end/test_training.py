@@ -74,13 +74,6 @@ def test_steps_of_a_bottleneck_resnet(k):
 ])  # fmt: skip
 def test_one_step_at_full_depth(name, sizes):
     """float64: so deep a net in float32 is far from itself after 1 ulp in its weights."""
-
-    def make():
-        keras.backend.set_floatx("float64")
-        try:
-            return sgd(name, 0.01, **sizes)
-        finally:
-            keras.backend.set_floatx("float32")
-
+    make = oracle.in_float64(functools.partial(sgd, name, 0.01, **sizes))
     x, y = images(4, sizes["input_shape"])
     oracle.check(make, (x.astype("float64"), y), 4, batch=4, tolerance=oracle.FLOAT64)

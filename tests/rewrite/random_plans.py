@@ -91,7 +91,9 @@ def random_plan(graph: Graph, workers: int, seed: int) -> Plan:
 def run_placed(
     placed: Placed, captured: Captured, feeds: list[np.ndarray]
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Outputs of one step on logical CPUs, and every variable's value after it, joined from its shards."""
+    """Outputs of one step on logical CPUs, and every variable's value after it, joined from its
+    shards.
+    """
     devices = {n.name: n.device for n in placed.graph_def.node}
     parts = []
     for shard in placed.shards:
