@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tensorflow.core.framework import graph_pb2
 
 from tofu_tf import errors
-from tofu_tf.capture.graph_defs import capture_graph_def
+from tofu_tf.capture.graph_defs import capture_graph_def, split_fetches
 from tofu_tf.graph.ir import Graph
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.plan.constraints import Wish
@@ -64,8 +64,8 @@ def partition(
 
     Args:
       graph_def: any GraphDef with static shapes; functions in it are inlined.
-      fetches: ``node`` or ``node:0`` names; they keep their names and are whole, on the first
-        device.
+      fetches: ``node`` or ``node:0`` names, of tensors or of operations; they keep their names, and
+        tensors are whole, on the first device.
       machine: a Machine, or a number of logical CPUs.
       targets: operations that must run as well.
       batch: the size of unknown first dimensions of Placeholders.
@@ -94,7 +94,8 @@ def partition(
         describing=describing,
     )
     placed = apply_plan(graph, plan, lowering, describing)
-    return exported(placed, graph, fetches), plan
+    tensors, operations = split_fetches(fetches, targets, {n.name: n for n in graph_def.node})
+    return exported(placed, graph, tensors, operations), plan
 
 
 __all__ = ["LOWERINGS", "apply_plan", "check_plan", "find_plan", "partition"]

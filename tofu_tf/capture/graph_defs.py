@@ -55,7 +55,7 @@ def capture_graph_def(
         )
     check_nodes(graph_def)
     nodes = {node.name: node for node in graph_def.node}
-    outputs, effects = _split_fetches(fetches, targets, nodes)
+    outputs, effects = split_fetches(fetches, targets, nodes)
     fed = _needed_placeholders(nodes, [*outputs, *effects])
     known = _shapes(fed, nodes, dict(shapes or {}), batch)
     flat = inline(graph_def, [*fed, *outputs, *effects])
@@ -80,7 +80,7 @@ def _node(text: str) -> str:
     return name if colon and index.isdigit() else text
 
 
-def _split_fetches(
+def split_fetches(
     fetches: Sequence[str], targets: Sequence[str], nodes: Mapping[str, NodeDef]
 ) -> tuple[list[str], list[str]]:
     """Tensors and operations; an unknown name is refused with its likely meanings."""

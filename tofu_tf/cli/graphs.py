@@ -8,12 +8,11 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2, types_pb2
 
-from tofu_tf.capture.graph_defs import capture_graph_def
+from tofu_tf.capture.graph_defs import capture_graph_def, split_fetches
 from tofu_tf.cli.flags import parse_constraints, parse_factors
 from tofu_tf.errors import FlagError, GraphError
 from tofu_tf.graph.files import read_graph_def
 from tofu_tf.graph.ir import Graph
-from tofu_tf.graph.registered import op_definition
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.pipeline import check_plan, find_plan
 from tofu_tf.plan.files import load_plan
@@ -30,6 +29,7 @@ class Planned:
     graph: Graph
     plan: Plan
     fetches: tuple[str, ...]
+    operations: tuple[str, ...]
     describing: Describing
 
 
@@ -76,7 +76,8 @@ def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> 
     machine = machine_from_flags(values)
     fetches = tuple(values.fetches) or default_fetches(graph_def)
     graph = capture_graph_def(graph_def, fetches, values.targets, values.batch).graph
-    tensors = tuple(f for f in fetches if _makes_tensors(graph_def, f))
+    nodes = {node.name: node for node in graph_def.node}
+    tensors, operations = split_fetches(fetches, values.targets, nodes)
     describing = Describing(graph)
     if plan_file:
         plan = with_specs(load_plan(plan_file), graph)
@@ -91,7 +92,7 @@ def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> 
             constraints=constraints,
             describing=describing,
         )
-    return Planned(graph, plan, tensors, describing)
+    return Planned(graph, plan, tuple(tensors), tuple(operations), describing)
 
 
 def machine_from_flags(values: Any) -> Machine:
@@ -143,10 +144,3 @@ def _refuse_fed_variables(graph_def: graph_pb2.GraphDef) -> None:
             "variables in the graph (VarHandleOp), or weights as constants",
             "build the step in a tf.Graph, or freeze it with convert_variables_to_constants_v2",
         )
-
-
-def _makes_tensors(graph_def: graph_pb2.GraphDef, fetch: str) -> bool:
-    name = fetch.partition(":")[0]
-    op = next((n.op for n in graph_def.node if n.name == name), "")
-    definition = op_definition(op)
-    return definition is None or len(definition.output_arg) > 0

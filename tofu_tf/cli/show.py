@@ -54,7 +54,7 @@ def _show_placed(graph_def: graph_pb2.GraphDef, text: bool) -> None:
 def _show_planned(graph_def: graph_pb2.GraphDef, values: Any) -> None:
     found = graphs.planned(graph_def, values, values.plan)
     placed = apply_plan(found.graph, found.plan, describing=found.describing)
-    result = exported(placed, found.graph, found.fetches)
+    result = exported(placed, found.graph, found.fetches, found.operations)
     if values.text:
         sys.stdout.write(placed_text(result))
         return

@@ -22,8 +22,7 @@ def check_fit(plan: Plan, graph: Graph, machine: Machine, verdict: Verdict) -> N
 
     Raises:
       PlanError: another machine, another graph, layouts that do not fit their tensors, strategies
-      that
-        cannot be run; all of one kind at once.
+        that cannot be run; all of one kind at once.
     """
     if (plan.machine.workers, plan.machine.factors) != (machine.workers, machine.factors):
         raise errors.PlanError(

@@ -29,8 +29,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
     Raises:
       PlanFileError: a file that is not there, is not JSON or no plan, is of another version, or
-      lacks
-        something.
+        lacks something.
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")

@@ -14,11 +14,14 @@ from tofu_tf.graph.ir import Graph, Ref
 from tofu_tf.rewrite.placed import Placed
 
 
-def exported(placed: Placed, graph: Graph, fetches: Sequence[str]) -> graph_pb2.GraphDef:
+def exported(
+    placed: Placed, graph: Graph, fetches: Sequence[str], operations: Sequence[str] = ()
+) -> graph_pb2.GraphDef:
     """The placed GraphDef in which every ``node`` or ``node:0`` of `fetches` is a node of that
     name.
 
-    `fetches` name the outputs of `graph` in order. Placeholders keep their names anyway. The shards
+    `fetches` name the outputs of `graph` in order. Placeholders keep their names anyway. Each of
+    `operations` is a node of that name, after which every effect has happened. The shards
     of a variable ``v`` are VarHandleOps that share the names ``v/shard0``, ``v/shard1`` ...
 
     Raises:
@@ -59,4 +62,8 @@ def exported(placed: Placed, graph: Graph, fetches: Sequence[str]) -> graph_pb2.
             node.attr["T"].list.type.extend(types)
         else:
             node.attr["T"].type = types[0]
+    for name in operations:
+        if name not in nodes:
+            done = out.node.add(name=name, op="NoOp", device=placed.graph_def.node[0].device)
+            done.input.extend(f"^{effect}" for effect in placed.effects)
     return out
