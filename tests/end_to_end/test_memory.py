@@ -69,7 +69,7 @@ def test_the_former_whole_copies_are_freed():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_resident_memory_does_not_grow(optimizer):
-    """A model with 201 MB of weights: after the first steps at most 15% above what was there before."""
+    """201 MB of weights: after the first steps at most 15% above what was there before."""
     program = [sys.executable, str(Path(__file__).parent / "resident.py"), optimizer, "4"]
     ran = subprocess.run(program, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
