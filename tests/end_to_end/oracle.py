@@ -131,7 +131,7 @@ def assert_equal(left: Left, expected: Left, tolerance: dict[str, float]) -> Non
 
 def steps(model: keras.Model) -> list[Any]:
     """Every step of a distributed model: its kind, plan, captured and placed graph."""
-    found = list(model.tofu._steps.values())
+    found = list(model.tofu.steps)
     assert found
     return found
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
-import threading
 from collections.abc import Callable, Mapping
-from concurrent import futures
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tofu_tf import pipeline
-from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.keras_steps import capture_step
-from tofu_tf.keras import batches, checking, steps
-from tofu_tf.plan.layouts import Layout
+from tofu_tf.keras import batches, checking
 from tofu_tf.plan.machine import Machine
 from tofu_tf.plan.plans import Plan
-from tofu_tf.runtime import shown, variables
+from tofu_tf.runtime import shown
+from tofu_tf.runtime.steps import Step, Steps
 
 KINDS = ("train", "test", "predict")
 
@@ -43,30 +38,30 @@ class Distribution:
     ) -> None:
         self.machine = machine
         self._model = model
-        self._constraints = dict(constraints or {})
-        self._given = plan
-        self._objective, self._algorithm, self._lowering = objective, algorithm, lowering
-        self._steps: dict[tuple[str, tuple[Any, ...]], steps.Step] = {}
-        self._layouts: dict[str, Layout] = {}  # by identity of the variable
-        self._settled: set[str] = set()
-        self._lock = threading.RLock()
+        self._steps = Steps(machine, constraints, plan, objective, algorithm, lowering)
 
     @property
     def devices(self) -> tuple[str, ...]:
         return self.machine.devices
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every step made since the model was last compiled."""
+        return tuple(self._steps.made.values())
+
+    @property
     def plans(self) -> dict[tuple[str, str], Plan]:
         """Every plan made since the model was last compiled, by kind of step and signature."""
         return {
-            (kind, batches.key_text(key)): step.plan for (kind, key), step in self._steps.items()
+            (kind, batches.key_text(key)): step.plan
+            for (kind, key), step in self._steps.made.items()
         }
 
     @property
     def plan(self) -> Plan | None:
         """The first training step's plan; before there is one, the latest; None before any."""
         step = self._shown()
-        return step.plan if step is not None else self._given
+        return step.plan if step is not None else self._steps.given
 
     @property
     def graph_def(self) -> graph_pb2.GraphDef | None:
@@ -80,110 +75,31 @@ class Distribution:
 
     def forget(self) -> None:
         """Drops the steps; variables stay where they are, and new steps are planned around them."""
-        with self._lock:
-            self._steps.clear()
+        self._steps.forget()
 
-    def prepare(self, kind: str, data: Any) -> steps.Step:
+    def prepare(self, kind: str, data: Any) -> Step:
         """The step for data of this signature; no variable moves.
 
         Raises:
           TofuError: the step cannot be captured, planned or rewritten.
         """
-        key = (kind, batches.key_of(data))
-        with self._lock:
-            if key not in self._steps:
-                specs = batches.tensor_specs(data)
-                self._steps[key] = _eagerly(lambda: self._made(kind, specs))
-            return self._steps[key]
+        return self._steps.find(
+            kind,
+            batches.key_of(data),
+            lambda: capture_step(self._model, kind, batches.tensor_specs(data)),
+            settles=kind == "train",
+            awaited=checking.is_compiled(self._model),
+        )
 
     def run(self, kind: str, data: Any) -> Any:
         """The result of one step."""
-        with self._lock:
+        with self._steps.lock:
             return self.prepare(kind, data)(data)
 
-    def _made(self, kind: str, data: Any) -> steps.Step:
-        with shown.whole_variables_traced():
-            captured = capture_step(self._model, kind, data)
-        names = {name: steps.identity_of(v) for name, v in captured.variables.items()}
-        pinned = self._pinned(kind, captured, names)
-        plan = self._planned(kind, captured, pinned)
-        placed = pipeline.apply_plan(captured.graph, plan, lowering=self._lowering)
-        step = steps.make_step(kind, captured, plan, placed)
-        self._record(step, names)
-        return step
-
-    def _planned(self, kind: str, captured: Captured, pinned: Mapping[str, Layout]) -> Plan:
-        first = kind == "train" and not self._settled
-        if first and self._given is not None:
-            pipeline.check_plan(self._given, captured.graph, self.machine)
-            return self._given
-        constraints = self._constraints
-        if not first and (self._settled or checking.is_compiled(self._model)):
-            # A tensor's constraint is meant for the training step; a variable's holds everywhere.
-            constraints = {
-                name: wish
-                for name, wish in constraints.items()
-                if (matched := _matching(name, captured)) and not matched & set(pinned)
-            }
-        return pipeline.find_plan(
-            captured.graph,
-            self.machine,
-            objective=self._objective,
-            algorithm=self._algorithm,
-            constraints=constraints or None,
-            pinned=pinned or None,
-        )
-
-    def _pinned(self, kind: str, captured: Captured, names: Mapping[str, str]) -> dict[str, Layout]:
-        """Layouts that stay: settled ones, provisional ones outside training, another model's."""
-        pinned = {}
-        for name, identity in names.items():
-            if identity in self._settled or (kind != "train" and identity in self._layouts):
-                pinned[name] = self._layouts[identity]
-            elif identity not in self._layouts:
-                state = variables.sharding_of(captured.variables[name])
-                here = (self.machine.devices, self.machine.factors)
-                if state is not None and state.origin is not None and state.origin[:2] == here:
-                    pinned[name] = state.origin[2]
-        return pinned
-
-    def _record(self, step: steps.Step, names: Mapping[str, str]) -> None:
-        moved = set()
-        for name, identity in names.items():
-            layout = step.layout(name)
-            if self._layouts.setdefault(identity, layout) != layout:
-                moved.add(identity)
-                self._layouts[identity] = layout
-            if step.kind == "train":
-                self._settled.add(identity)
-        if moved:
-            self._steps = {
-                key: other
-                for key, other in self._steps.items()
-                if moved.isdisjoint(map(steps.identity_of, other.captured.variables.values()))
-            }
-
-    def _shown(self) -> steps.Step | None:
-        trained = [step for step in self._steps.values() if step.kind == "train"]
-        shown_first = trained or list(self._steps.values())[-1:]
+    def _shown(self) -> Step | None:
+        trained = [step for step in self.steps if step.kind == "train"]
+        shown_first = trained or self.steps[-1:]
         return shown_first[0] if shown_first else None
-
-
-def _eagerly(make: Callable[[], steps.Step]) -> steps.Step:
-    """What `make` returns when nothing is being traced around it.
-
-    A graph under construction is left by another thread: tf.init_scope stops gradient tapes, also
-    those of the step that is captured inside.
-    """
-    if tf.executing_eagerly():
-        return make()
-    with futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(make).result()
-
-
-def _matching(name: str, captured: Captured) -> set[str]:
-    pattern = name.removesuffix(":0")
-    return {v for v in captured.graph.variables if fnmatch.fnmatchcase(v, pattern)}
 
 
 def install(model: Any, distribution: Distribution) -> None:

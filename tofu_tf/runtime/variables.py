@@ -64,7 +64,12 @@ class ShardedVariable:
             return
         self._check(parts)
         with tf.init_scope():
+            left = self._resources
             self._resources = self._moved(parts)
+            for resource in left:
+                # A traced function may hold it: it must fail, not return old numbers.
+                if not any(resource is kept for kept in self._resources):
+                    private_api.empty(resource.handle, self.dtype)
         self._parts = tuple(parts)
 
     def read(self) -> Any:
