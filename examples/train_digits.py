@@ -5,12 +5,13 @@
 With --check the same model trains on one device too, from the same weights and data, and once
 more with every weight moved to a neighbouring float: that run shows what rounding alone does.
 Exit code 1 when the validation accuracy stays at or below 95%, or when the partitioned run leaves
-the tolerance.
+the tolerance; 2 when the model cannot be distributed as asked.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -195,6 +196,15 @@ def compare(run: Run, data: Data, weights: Sequence[np.ndarray]) -> bool:
 def main(arguments: Sequence[str]) -> int:
     if len(arguments) > 1:
         raise app.UsageError(f"what is {' '.join(arguments[1:])!r}? Only flags are taken.")
+    try:
+        return show()
+    except tofu_tf.TofuError as error:  # says itself where, what and what to do
+        print(error, file=sys.stderr)
+        return 2
+
+
+def show() -> int:
+    """Plans, trains, prints and, with --check, compares; the exit code."""
     if _DEVICE_TYPE.value == "CPU":
         tofu_tf.use_cpus(_DEVICES.value)
     keras.utils.set_random_seed(_SEED.value)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from tests.end_to_end import oracle
+from tests.end_to_end import oracle, programs
 from tofu_tf.runtime import variables
 
 R = np.random.RandomState(0)
 X, Y = R.rand(12, 96).astype("float32"), R.rand(12, 120).astype("float32")
-ROOT = Path(__file__).parents[2]
 
 
 def mlp() -> keras.Model:
@@ -70,17 +66,10 @@ def test_the_former_whole_copies_are_freed():
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_resident_memory_does_not_grow(optimizer):
     """201 MB of weights: after the first steps at most 15% above what was there before."""
-    program = [sys.executable, str(Path(__file__).parent / "resident.py"), optimizer, "4"]
-    ran = subprocess.run(program, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    ran = programs.run("tests/end_to_end/resident.py", optimizer, "4")
     assert ran.returncode == 0, ran.stderr
     megabytes = {
         what: float(value) for what, value in (line.split() for line in ran.stdout.splitlines())
     }
     assert megabytes["variables"] > 400
     assert max(megabytes["step0"], megabytes["step2"]) <= 1.15 * megabytes["before"], megabytes
-
-
-def environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}

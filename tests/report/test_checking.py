@@ -40,6 +40,12 @@ def colocated() -> None:
             tf.negative(a, name="b")
 
 
+def do_nothing() -> None:
+    for device in (CPU % 0, GPU % 0):
+        with tf.device(device):
+            tf.no_op()
+
+
 def concatenate_strings() -> None:
     with tf.device(GPU % 0):
         tf.raw_ops.StringLength(input=v1.placeholder(tf.string, [], name="text"), name="length")
@@ -66,6 +72,7 @@ def concatenate_strings() -> None:
         (read_at_home, None, []),
         (read_elsewhere, None, ["read: on "]),
         (colocated, None, ["b: attribute _class"]),
+        (do_nothing, None, []),
         (concatenate_strings, None, ["length: no GPU kernel for StringLength()"]),
     ],
 )

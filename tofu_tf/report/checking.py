@@ -99,9 +99,8 @@ def _kernels(op: str) -> tuple[kernel_def_pb2.KernelDef, ...]:
 
 
 def _serves(kernel: kernel_def_pb2.KernelDef, operation: tf.Operation, device_type: str) -> bool:
-    """Whether `kernel` runs `operation` on that type; a DEFAULT kernel serves all but CPUs."""
-    serving = (device_type,) if device_type == "CPU" else (device_type, "DEFAULT")
-    return kernel.device_type in serving and all(
+    """Whether `kernel` runs `operation` on that type; a DEFAULT kernel (NoOp's only) serves any."""
+    return kernel.device_type in (device_type, "DEFAULT") and all(
         _allows(constraint, operation.get_attr(constraint.name)) for constraint in kernel.constraint
     )
 
