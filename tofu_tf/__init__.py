@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tofu_tf.plan.machine import Link, Machine
     from tofu_tf.plan.plans import Plan
     from tofu_tf.runtime.devices import use_cpus
+    from tofu_tf.runtime.functions import function
     from tofu_tf.tdl.expressions import Max, Min, Opaque, Prod, Sum
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Sum",
     "TofuError",
     "distribute",
+    "function",
     "op",
     "partition",
     "use_cpus",
@@ -45,6 +47,7 @@ _HOMES = {
     "Sum": "tdl.expressions",
     "TofuError": "errors",
     "distribute": "keras.models",
+    "function": "runtime.functions",
     "op": "ops.registry",
     "partition": "pipeline",
     "use_cpus": "runtime.devices",

@@ -15,6 +15,8 @@ class TofuError(Exception):
       remedy: what to do about it; may be empty.
     """
 
+    ag_pass_through = True  # tf.function's autograph replaces other types by its own
+
     def __init__(self, where: str, seen: str, expected: str = "", remedy: str = "") -> None:
         self.where, self.seen, self.expected, self.remedy = where, seen, expected, remedy
         lines = [f"{where}: {seen}"]

@@ -92,5 +92,19 @@ def record_read(result: Any, handle: Any) -> None:
     record.record_operation("ReadVariableOp", [result], [handle], lambda x: [x], lambda x: [x])
 
 
+def record_call(
+    name: str,
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    variables: Sequence[Any],
+    backward: Callable[..., Any],
+) -> None:
+    """Tells gradient tapes that `outputs` follow from `inputs` and the values of `variables`."""
+    for variable in variables:
+        variable_accessed(variable)
+    handles = [variable.handle for variable in variables]
+    record.record_operation(name, list(outputs), [*inputs, *handles], backward)
+
+
 def stop_recording() -> Any:
     return record.stop_recording()

@@ -35,6 +35,11 @@ def _ordinary() -> bool:
     return getattr(_tracing, "depth", 0) > 0 and not tf.executing_eagerly()
 
 
+def is_traced_whole() -> bool:
+    """Whether what is built here is the graph of a step that is partitioned afterwards."""
+    return _ordinary()
+
+
 def innermost(variable: Any) -> Any:
     """The resource variable inside wrappers such as mixed precision's."""
     while not isinstance(variable, private_api.BaseResourceVariable):
