@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tofu_tf.pipeline import partition
     from tofu_tf.plan.machine import Link, Machine
     from tofu_tf.plan.plans import Plan
+    from tofu_tf.report.steps import describe
     from tofu_tf.runtime.devices import use_cpus
     from tofu_tf.runtime.functions import function
     from tofu_tf.tdl.expressions import Max, Min, Opaque, Prod, Sum
@@ -27,6 +28,7 @@ __all__ = [
     "Sample",
     "Sum",
     "TofuError",
+    "describe",
     "distribute",
     "function",
     "op",
@@ -46,6 +48,7 @@ _HOMES = {
     "Sample": "ops.registry",
     "Sum": "tdl.expressions",
     "TofuError": "errors",
+    "describe": "report.steps",
     "distribute": "keras.models",
     "function": "runtime.functions",
     "op": "ops.registry",

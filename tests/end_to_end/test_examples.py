@@ -14,6 +14,7 @@ from tofu_tf.report import checking
 
 DIGITS = "examples/train_digits.py"
 GRAPH_DEF = "examples/partition_graphdef.py"
+LOOP = "examples/custom_loop.py"
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,17 @@ def test_digits_are_learnt_as_on_one_device(model, devices):
     assert float(accuracy) > 0.95
     assert "after 5 steps within rtol" in ran.stdout
     assert re.search(r"weights after 5 steps +\d", ran.stdout)
+
+
+@pytest.mark.parametrize("k", [3, 4])
+def test_a_loop_of_ones_own(k):
+    ran = programs.run(LOOP, f"--devices={k}", "--check", "--report")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (accuracy,) = re.findall(rf"^{k} devices: validation accuracy ([\d.]+)", ran.stdout, re.M)
+    assert float(accuracy) > 0.95
+    assert "after 5 steps losses differ by" in ran.stdout
+    assert f"device:CPU:{k - 1}" in ran.stdout
+    assert "of unknown size" not in ran.stdout
 
 
 def test_too_little_training_is_an_error_code():
@@ -82,6 +94,7 @@ def _value(tensor: tf.Tensor):
         (DIGITS, ["--learning_rate=0"], "a learning rate is above 0"),
         (DIGITS, ["mlp"], "Only flags are taken"),
         (DIGITS, ["--device_type=GPU"], "GPUs"),
+        (LOOP, ["--units=0"], "--units=0"),
         (GRAPH_DEF, ["--graph=missing.pb"], "--graph and --fetches go together"),
         (GRAPH_DEF, ["--graph=missing.pb", "--fetches=loss"], "missing.pb"),
     ],

@@ -27,18 +27,8 @@ def exported(
     Raises:
       RewriteError: outputs of one node of which one with a lower index is not fetched.
     """
-    out = graph_pb2.GraphDef()
-    out.CopyFrom(placed.graph_def)
+    out = with_variables(placed, graph)
     nodes = {node.name: node for node in out.node}
-    specs = {v.name: v.spec for v in graph.variables.values()}
-    for shard in placed.shards:
-        node = nodes[shard.placeholder]
-        dtype = tf.dtypes.as_dtype(specs[shard.variable].dtype)
-        node.op = "VarHandleOp"
-        node.attr.clear()
-        node.attr["dtype"].type = dtype.as_datatype_enum
-        node.attr["shape"].shape.CopyFrom(tf.TensorShape(shard.region.shape).as_proto())
-        node.attr["shared_name"].s = f"{shard.variable}/shard{shard.worker}".encode()
     by_node: dict[str, dict[int, tuple[str, str]]] = {}
     for fetch, made, ref in zip(fetches, placed.fetches, graph.outputs, strict=True):
         wanted = Ref.parse(fetch)
@@ -66,4 +56,21 @@ def exported(
         if name not in nodes:
             done = out.node.add(name=name, op="NoOp", device=placed.graph_def.node[0].device)
             done.input.extend(f"^{effect}" for effect in placed.effects)
+    return out
+
+
+def with_variables(placed: Placed, graph: Graph) -> graph_pb2.GraphDef:
+    """The placed GraphDef with a VarHandleOp for every shard, in place of the fed handle."""
+    out = graph_pb2.GraphDef()
+    out.CopyFrom(placed.graph_def)
+    nodes = {node.name: node for node in out.node}
+    specs = {v.name: v.spec for v in graph.variables.values()}
+    for shard in placed.shards:
+        node = nodes[shard.placeholder]
+        dtype = tf.dtypes.as_dtype(specs[shard.variable].dtype)
+        node.op = "VarHandleOp"
+        node.attr.clear()
+        node.attr["dtype"].type = dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tf.TensorShape(shard.region.shape).as_proto())
+        node.attr["shared_name"].s = f"{shard.variable}/shard{shard.worker}".encode()
     return out
