@@ -15,6 +15,7 @@ from tofu_tf.ops.applicable import Describing
 from tofu_tf.plan.constraints import Wish
 from tofu_tf.plan.machine import Machine, imagined
 from tofu_tf.plan.plans import Plan
+from tofu_tf.rewrite.collectives import rewrite_with_collectives
 from tofu_tf.rewrite.exporting import exported
 from tofu_tf.rewrite.placed import Placed
 from tofu_tf.rewrite.rewriting import rewrite
@@ -22,7 +23,10 @@ from tofu_tf.search.checking import check_plan
 from tofu_tf.search.planning import find_plan
 
 # How a change of layout becomes nodes.
-LOWERINGS: dict[str, Callable[[Graph, Plan, Describing | None], Placed]] = {"p2p": rewrite}
+LOWERINGS: dict[str, Callable[[Graph, Plan, Describing | None], Placed]] = {
+    "p2p": rewrite,
+    "collective": rewrite_with_collectives,
+}
 
 
 def apply_plan(

@@ -215,12 +215,56 @@ def collective() -> None:
         )
 
 
+def group(op: str, members: int, size: int = 3, shapes: int = 1) -> graph_pb2.GraphDef:
+    """Tensors of 6, 12 ... float64 put into one collective of `size` members."""
+    merge = {"merge_op": "Add", "final_op": "Id"} if "Reduce" in op else {}
+
+    def build() -> None:
+        for i in range(members):
+            with tf.device(cpu(i)):
+                x = made([3, 2 * (i % shapes + 1)], tf.float64, f"x{i}")
+                getattr(tf.raw_ops, op)(
+                    input=x,
+                    group_size=size,
+                    group_key=7,
+                    instance_key=1,
+                    ordering_token=[],
+                    name=f"m{i}",
+                    **merge,
+                )
+
+    return built(build)
+
+
+@pytest.mark.parametrize(
+    "op, nbytes, sent",
+    [
+        # three members that each put in 48 bytes
+        ("CollectiveReduceV2", 2 * 2 * 48, 64),
+        ("CollectiveGatherV2", 3 * 2 * 48, 96),
+        ("CollectiveAllToAllV2", 2 * 48, 32),
+        ("CollectiveReduceScatterV2", 2 * 48, 32),
+    ],
+)
+def test_collectives_go_by_the_table(op: str, nbytes: int, sent: int) -> None:
+    counted = counting.count_communication(group(op, 3))
+    assert counted.total == nbytes
+    assert counted.by_kind == {op: nbytes}
+    assert counted.sent == counted.received == {cpu(i): sent for i in range(3)}
+
+
+@pytest.mark.parametrize("members, shapes", [(2, 1), (4, 1), (3, 2)])
+def test_groups_that_do_not_fit_together(members: int, shapes: int) -> None:
+    with pytest.raises(errors.GraphError, match=r"m0, m1.* of group 7, 1: members that do not fit"):
+        counting.count_communication(group("CollectiveReduceV2", members, shapes=shapes))
+
+
 @pytest.mark.parametrize(
     "build, text",
     [
         (unplaced, "lost: no device"),
         (foreign_resource, "handle:0: resource"),
-        (collective, "reduce: collective ops"),
+        (collective, r"reduce \(CollectiveReduce\): unknown collective ops"),
     ],
 )
 def test_what_cannot_be_counted_is_named(build: Callable[[], None], text: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tofu_tf.graph.ir import Graph, Node
 from tofu_tf.ops.applicable import Describing
+from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.plans import Plan, Strategy
 from tofu_tf.plan.routing import moved_bytes
 from tofu_tf.tdl import strategies
@@ -16,9 +17,17 @@ from tofu_tf.tdl.regions import IntArray, Regions
 from tofu_tf.tdl.strategies import Work
 
 
-def evaluate(graph: Graph, plan: Plan, describing: Describing | None = None) -> int:
-    """Bytes that cross between devices in one step under `plan`, feeds and results apart."""
-    return moved_bytes(graph, plan, works(plan, describing or Describing(graph)))
+def evaluate(
+    graph: Graph,
+    plan: Plan,
+    describing: Describing | None = None,
+    choosing: Choosing | None = None,
+) -> int:
+    """Bytes that cross between devices in one step under `plan`, feeds and results apart.
+
+    `choosing` says what goes by collectives; without it all goes point to point.
+    """
+    return moved_bytes(graph, plan, works(plan, describing or Describing(graph)), choosing)
 
 
 def works(plan: Plan, describing: Describing) -> Callable[[Node], Work | None]:

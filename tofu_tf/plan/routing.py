@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from tofu_tf.graph.ir import CONST, Graph, Node, Ref
 from tofu_tf.plan import transfers
+from tofu_tf.plan.classifying import Change
+from tofu_tf.plan.collectives import Choosing, group_bytes
 from tofu_tf.plan.layouts import layout_regions
 from tofu_tf.plan.plans import Plan
 from tofu_tf.plan.transfers import Parts, Route
@@ -24,7 +26,8 @@ class Transfer:
     `kind`: ``fetch`` (a tensor's shard to an operator that reads it), ``write`` (an operator's
     output to the tensor's shards), ``partial`` (a partial result to where it is combined),
     ``gather`` (a combined part to the tensor's shards), ``internal`` (the same two of a body's own
-    reduction). `part`: which partial result or internal reduction.
+    reduction). `part`: which partial result or internal reduction. A collective is one transfer per
+    group, of its kind, from its first member to its last; `part` tells changes of a tensor apart.
     """
 
     kind: str
@@ -41,13 +44,18 @@ Mask = npt.NDArray[np.bool_]
 
 
 def transfers_of(
-    graph: Graph, plan: Plan, work_of: Callable[[Node], Work | None]
+    graph: Graph,
+    plan: Plan,
+    work_of: Callable[[Node], Work | None],
+    choosing: Choosing | None = None,
 ) -> Iterator[Moved]:
     """Every region that some worker gets from another, last nodes first.
 
     A transfer that several operators need comes several times. `work_of(node)` is the node's work
     under the plan (None: it does nothing); equal works should be one object. What no effect and no
     result needs is not made, worker by worker, and moves nothing. Feeds and results are apart.
+    `choosing` says what goes by collectives; nothing does without it. Where one member of a group
+    needs what a collective yields, all take part.
     """
     finding = _Finding(graph, plan)
     effects = frozenset(graph.effects)
@@ -62,8 +70,16 @@ def transfers_of(
         own = len(node.outputs) - len(node.writes)
         for o, ref in enumerate(node.refs[:own]):
             if ref in finding.used:
-                way = finding.route(work.writes[o], work.partials[o], finding.held(ref))
-                width = node.outputs[o].itemsize
+                owned, spec = finding.held(ref), node.outputs[o]
+                width = spec.itemsize
+                change = choosing and choosing(
+                    work.writes[o], work.partials[o], owned, spec.dtype, work.reducers[o]
+                )
+                if change:
+                    wanted = finding.used[ref]
+                    yield from _together(change, ref, -1, work.writes[o], wanted, alive, width)
+                    continue
+                way = finding.route(work.writes[o], work.partials[o], owned)
                 for transfer, elements in _along(way, finding, ref, finding.used[ref], alive):
                     yield transfer, elements, width
         if not alive.any():
@@ -74,25 +90,42 @@ def transfers_of(
             # every part needs the sums, so every part is made
             alive |= work.boxes.present
             # half types are summed in float32
-            width = max(4, graph.spec(node.inputs[0]).itemsize)
-            way = finding.route(made, partial, made)
+            summed = graph.spec(node.inputs[0])
+            width = max(4, summed.itemsize)
             inside = Ref(node.name, n)
+            dtype = "float32" if summed.itemsize < 4 else summed.dtype
+            change = choosing and choosing(made, partial, made, dtype, "Sum")
+            if change:
+                yield from _together(change, inside, -2, made, made.present, alive, width)
+                continue
+            way = finding.route(made, partial, made)
             for t, elements in _along(way, finding, inside, made.present, alive):
                 yield dataclasses.replace(t, kind=f"internal {t.kind}"), elements, width
         for i, ref in enumerate(node.inputs):
             if graph.nodes[ref.node].op == CONST or not work.reads[i].present.any():
                 continue
             width = graph.spec(ref).itemsize
-            parts = finding.parts(finding.held(ref), work.reads[i])
+            held = finding.held(ref)
             used = finding.used.setdefault(ref, np.zeros(plan.machine.workers, np.bool_))
+            change = choosing and choosing(held, None, work.reads[i], graph.spec(ref).dtype)
+            if change:
+                number = finding.number(ref, work.reads[i])
+                yield from _together(change, ref, number, held, alive, used, width)
+                continue
+            parts = finding.parts(held, work.reads[i])
             for transfer, elements in _sent(parts, "fetch", ref, 0, alive, used):
                 yield transfer, elements, width
 
 
-def moved_bytes(graph: Graph, plan: Plan, work_of: Callable[[Node], Work | None]) -> int:
+def moved_bytes(
+    graph: Graph,
+    plan: Plan,
+    work_of: Callable[[Node], Work | None],
+    choosing: Choosing | None = None,
+) -> int:
     """Bytes that cross between workers in one step, what is shared counted once."""
     paid: dict[Transfer, int] = {}
-    for transfer, elements, width in transfers_of(graph, plan, work_of):
+    for transfer, elements, width in transfers_of(graph, plan, work_of, choosing):
         paid[transfer] = elements * width
     return sum(paid.values())
 
@@ -127,6 +160,28 @@ def _sent(
                 yield Transfer(kind, ref, part, p.source, w, p.region), p.region.size
 
 
+def _together(
+    change: Change,
+    ref: Ref,
+    part: int,
+    held: Regions,
+    wanted: Mask,
+    sources: Mask,
+    width: int,
+) -> Iterator[Moved]:
+    """One transfer for each group that has a member in `wanted`; all its members are added to
+    `sources`.
+    """
+    sizes = held.sizes()
+    for group in change.groups:
+        members = list(group)
+        if wanted[members].any():
+            sources[members] = True
+            elements = group_bytes(change.kind, len(group), int(sizes[group[0]]))
+            first, last = group[0], group[-1]
+            yield Transfer(str(change.kind), ref, part, first, last, Region(())), elements, width
+
+
 class _Finding:
     """Parts and routes of a plan, the same Regions objects looked at once, and `used`: for every
     tensor the workers whose own region of it somebody reads.
@@ -138,6 +193,11 @@ class _Finding:
         self._parts: dict[tuple[int, int], Parts] = {}
         self._routes: dict[tuple[int, int, int], Route] = {}
         self._alive: list[object] = []  # keys are identities: keep their objects
+        self._needs: dict[tuple[Ref, tuple[object, ...]], int] = {}
+
+    def number(self, ref: Ref, need: Regions) -> int:
+        """Tells different needs of a tensor apart; equal for equal ones."""
+        return self._needs.setdefault((ref, need.key), len(self._needs))
 
     def held(self, ref: Ref) -> Regions:
         shape = self.graph.spec(ref).shape

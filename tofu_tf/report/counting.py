@@ -3,19 +3,29 @@
 A tensor crosses once to each device that uses it, as in TensorFlow's own partitioning: the data
 edges between devices are counted as distinct (tensor, destination) pairs. What predicts bytes
 (plans, costs, the rewriter) is not imported here, so that predicted == counted says something.
-TensorFlow itself copies small Consts instead of sending them; here they count.
+TensorFlow itself copies small Consts instead of sending them; here they count. Collectives go by a
+table, each member sending its share to the next one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tofu_tf import errors
+
+# Collective op -> bytes that all members of a group send together, of the group's size n and the
+# bytes s that each puts in: what the ring algorithms move.
+COLLECTIVES: Mapping[str, Callable[[int, int], int]] = {
+    "CollectiveReduceV2": lambda n, s: 2 * (n - 1) * s,
+    "CollectiveReduceScatterV2": lambda n, s: (n - 1) * s,
+    "CollectiveGatherV2": lambda n, s: n * (n - 1) * s,
+    "CollectiveAllToAllV2": lambda n, s: (n - 1) * s,
+}
 
 OUTPUT_SHAPES = "_output_shapes"  # as graph.as_graph_def(add_shapes=True) writes them
 _HEAD = 8  # offenders that an error names one by one
@@ -89,9 +99,9 @@ def count_communication(
       results: names of nodes whose incoming edges count as results.
 
     Raises:
-      GraphError: a node without a device, a collective, a function that is placed inside, or a
-        tensor that crosses and has no fixed number of bytes (unknown shape, resource, string,
-        variant).
+      GraphError: a node without a device, a collective that the table does not hold or whose
+        members do not fit together, a function that is placed inside, or a tensor that crosses and
+        has no fixed number of bytes (unknown shape, resource, string, variant).
     """
     _refuse_uncountable(graph_def)
     nodes = {node.name: node for node in graph_def.node}
@@ -108,8 +118,9 @@ def count_communication(
             else:
                 receivers[tensor_name(edge), devices[node.name]].append(node)
 
-    nbytes = _tensor_bytes(graph_def, {tensor for tensor, _ in receivers})
-    transfers: list[Transfer] = []
+    members = {tensor_name(node.input[0]) for node in graph_def.node if node.op in COLLECTIVES}
+    nbytes = _tensor_bytes(graph_def, {tensor for tensor, _ in receivers} | members)
+    transfers = _collective_transfers(nodes, devices, nbytes)
     fed: list[Transfer] = []
     fetched: list[Transfer] = []
     for (tensor, destination), consumers in receivers.items():
@@ -121,6 +132,45 @@ def count_communication(
         where = fed if nodes[source].name in feeds else transfers if inside else fetched
         where.append(transfer)
     return Communication(tuple(transfers), tuple(fed), tuple(fetched), len(controls))
+
+
+def _collective_transfers(
+    nodes: Mapping[str, node_def_pb2.NodeDef],
+    devices: Mapping[str, str],
+    nbytes: Mapping[str, int],
+) -> list[Transfer]:
+    """What the members of every collective send to the next one in the order of the graph."""
+    groups: dict[tuple[int, ...], list[node_def_pb2.NodeDef]] = defaultdict(list)
+    for node in nodes.values():
+        if node.op in COLLECTIVES:
+            groups[tuple(_number(nodes, edge) for edge in node.input[1:4])].append(node)
+    transfers: list[Transfer] = []
+    wrong = []
+    for (size, key, instance), members in groups.items():
+        put_in = {nbytes[tensor_name(node.input[0])] for node in members}
+        places = [devices[node.name] for node in members]
+        alike = len({node.op for node in members}) == len(put_in) == 1
+        if not alike or len(members) != size or len(set(places)) != size:
+            wrong.append(f"{_listed([n.name for n in members])} of group {key}, {instance}")
+            continue
+        total = COLLECTIVES[members[0].op](size, put_in.pop())
+        for i, node in enumerate(members):
+            share = total * (i + 1) // size - total * i // size
+            source, to = places[i], places[(i + 1) % size]
+            transfers.append(Transfer(tensor_name(node.input[0]), source, to, share, node.op))
+    if wrong:
+        raise errors.GraphError(
+            "; ".join(wrong), "members that do not fit together", "one alike on each device"
+        )
+    return transfers
+
+
+def _number(nodes: Mapping[str, node_def_pb2.NodeDef], edge: str) -> int:
+    """The integer that an input is, which a Const gives."""
+    node = nodes[producer(edge)]
+    if node.op != "Const":
+        raise errors.GraphError(node.name, "size or key of a collective", "a Const")
+    return int(tf.make_ndarray(node.attr["value"].tensor))
 
 
 def infer_shapes(graph_def: graph_pb2.GraphDef) -> tf.Graph:
@@ -180,10 +230,14 @@ def _refuse_uncountable(graph_def: graph_pb2.GraphDef) -> None:
     unplaced = [node.name for node in graph_def.node if not node.device]
     if unplaced:
         raise errors.GraphError(_listed(unplaced), "no device", "a device on every node")
-    collectives = [node.name for node in graph_def.node if node.op.startswith("Collective")]
+    collectives = [
+        f"{node.name} ({node.op})"
+        for node in graph_def.node
+        if node.op.startswith("Collective") and node.op not in COLLECTIVES
+    ]
     if collectives:
         raise errors.GraphError(
-            _listed(collectives), "collective ops", "ops that move data only over edges"
+            _listed(collectives), "unknown collective ops", f"one of {', '.join(COLLECTIVES)}"
         )
     placed = [
         function.signature.name

@@ -60,8 +60,8 @@ class Building:
             self._constants[key] = naming.tensor(made)
         return self._constants[key]
 
-    def graph_def(self, kept: Iterable[str]) -> graph_pb2.GraphDef:
-        """The nodes that `kept` need, in the order in which they were made."""
+    def needed(self, kept: Iterable[str]) -> set[str]:
+        """`kept` and all nodes that these need."""
         alive: set[str] = set()
         todo = list(kept)
         while todo:
@@ -71,6 +71,11 @@ class Building:
             alive.add(name)
             for i in self.nodes[name].input:
                 todo.append(i[1:] if i.startswith("^") else i.rpartition(":")[0] or i)
+        return alive
+
+    def graph_def(self, kept: Iterable[str]) -> graph_pb2.GraphDef:
+        """The nodes that `kept` need, in the order in which they were made."""
+        alive = self.needed(kept)
         out = graph_pb2.GraphDef()
         out.node.extend(node for name, node in self.nodes.items() if name in alive)
         out.versions.producer = tf.version.GRAPH_DEF_VERSION

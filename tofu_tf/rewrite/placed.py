@@ -5,6 +5,7 @@ variables.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from tensorflow.core.framework import graph_pb2
 
@@ -33,6 +34,7 @@ class Placed:
     `effects`: nodes that must run in every step. Data edges that leave `feed_nodes`, or enter
     `result_nodes`, bring the caller's tensors in and out; all others between devices are
     communication.
+    `groups`: of the collectives, by group key, the members' devices in the order of their ranks.
     """
 
     graph_def: graph_pb2.GraphDef
@@ -42,3 +44,4 @@ class Placed:
     effects: tuple[str, ...]
     feed_nodes: tuple[str, ...] = ()
     result_nodes: tuple[str, ...] = ()
+    groups: Mapping[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)

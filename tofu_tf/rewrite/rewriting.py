@@ -38,13 +38,15 @@ def rewrite(graph: Graph, plan: Plan, describing: Describing | None = None) -> P
     """The placed graph that computes what `graph` does, as `plan` says, with point-to-point
     transfers.
     """
-    state = _Rewriting(graph, plan, describing or Describing(graph))
+    state = Rewriting(graph, plan, describing or Describing(graph))
     for node in graph:
         state.visit(node)
     return state.finish()
 
 
-class _Rewriting:
+class Rewriting:
+    """One graph's rewriting in progress."""
+
     def __init__(self, graph: Graph, plan: Plan, describing: Describing) -> None:
         self.graph, self.plan, self.describing = graph, plan, describing
         self.factors = plan.machine.factors
@@ -331,8 +333,8 @@ class _Rewriting:
         def reduce(internal: int, partials: Sequence[str | None]) -> Names:
             written = work.internal_writes[internal]
             dtype = "float32" if self.graph.spec(node.inputs[0]).itemsize < 4 else None
-            return self.moves.routed(
-                naming.piece(node.name, 0, "")[: -len("/piece0")],
+            return self._routed(
+                node.name,
                 f"internal{internal}",
                 list(partials),
                 written,
@@ -356,7 +358,20 @@ class _Rewriting:
         """Every worker's owned region of an output, from what the pieces made of it."""
         part = f"out{ref.index}" if ref.index else ""
         dtype = self.graph.spec(ref).dtype
-        return self.moves.routed(ref.node, part, made, written, partial, reducer, owned, dtype)
+        return self._routed(ref.node, part, made, written, partial, reducer, owned, dtype)
+
+    def _routed(
+        self,
+        node: str,
+        part: str,
+        made: Names,
+        written: Regions,
+        partial: IntArray,
+        reducer: str | None,
+        owned: Regions,
+        dtype: str,
+    ) -> Names:
+        return self.moves.routed(node, part, made, written, partial, reducer, owned, dtype)
 
     def finish(self) -> Placed:
         """The placed graph: outputs whole on worker 0, dead nodes dropped."""
@@ -365,6 +380,7 @@ class _Rewriting:
         shards = tuple(s for v in self.shards.values() for s in v.shards())
         kept = [naming.node_of(f) for f in fetches] + self.effects + list(self.graph.inputs)
         kept += [s.placeholder for s in shards]
+        self._complete(kept)
         graph_def = self.make.graph_def(kept)
         return Placed(
             graph_def,
@@ -375,6 +391,9 @@ class _Rewriting:
             tuple(dict.fromkeys(self.feed_nodes)),
             tuple(dict.fromkeys(results)),
         )
+
+    def _complete(self, kept: list[str]) -> None:
+        """A last change of the nodes that are `kept` and of those that they need."""
 
     def _result(self, n: int, ref: Ref, results: list[str]) -> str:
         """The whole of an output on worker 0, made by nodes of its own."""
