@@ -22,6 +22,16 @@ tf.config.set_logical_device_configuration(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden texts")
+    parser.addoption("--lowering", help="how data move where a test does not say (default p2p)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--lowering"):
+        from tofu_tf.keras.models import distribute
+        from tofu_tf.runtime.functions import function
+
+        for taken in (distribute, function):
+            taken.__kwdefaults__["lowering"] = config.getoption("--lowering")
 
 
 @pytest.fixture

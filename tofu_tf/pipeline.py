@@ -4,14 +4,17 @@ one.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
 from tofu_tf import errors
 from tofu_tf.capture.graph_defs import capture_graph_def, split_fetches
+from tofu_tf.cost.evaluation import evaluate
 from tofu_tf.graph.ir import Graph
 from tofu_tf.ops.applicable import Describing
+from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.constraints import Wish
 from tofu_tf.plan.machine import Machine, imagined
 from tofu_tf.plan.plans import Plan
@@ -38,7 +41,8 @@ def apply_plan(
     Args:
       graph: the step that `plan` was made for.
       plan: see `find_plan`.
-      lowering: a key of LOWERINGS; "p2p" sends slices from their owners to where they are needed.
+      lowering: a key of LOWERINGS; "p2p" sends slices from their owners to where they are needed,
+        "collective" does so only where no collective op makes just that change of layout.
       describing: descriptions of the graph's nodes, where the caller has them already.
 
     Raises:
@@ -50,6 +54,18 @@ def apply_plan(
             f"lowering {lowering!r}", "is not known", f"one of {', '.join(sorted(LOWERINGS))}"
         )
     return LOWERINGS[lowering](graph, plan, describing)
+
+
+def with_bytes(
+    graph: Graph, plan: Plan, lowering: str, describing: Describing | None = None
+) -> Plan:
+    """`plan` whose predicted bytes are what it moves under `lowering`.
+
+    Collectives take in all members of a group, also those whose copy nobody needs.
+    """
+    choosing = Choosing(plan.machine.device_type) if lowering == "collective" else None
+    moved = evaluate(graph, plan, describing, choosing)
+    return dataclasses.replace(plan, predicted_bytes=moved)
 
 
 def partition(
@@ -98,6 +114,8 @@ def partition(
         describing=describing,
     )
     placed = apply_plan(graph, plan, lowering, describing)
+    if lowering == "collective":
+        plan = with_bytes(graph, plan, lowering, describing)
     tensors, operations = split_fetches(fetches, targets, {n.name: n for n in graph_def.node})
     return exported(placed, graph, tensors, operations), plan
 

@@ -21,6 +21,7 @@ from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import imagined
 from tofu_tf.plan.plans import Plan, Strategy
+from tofu_tf.report.communication import moved_by_kind
 from tofu_tf.report.counting import count_communication
 from tofu_tf.rewrite.placed import Placed
 
@@ -71,6 +72,9 @@ def test_equals_one_device(case: Any, workers: int, seed: int) -> None:
     counted = count_communication(placed.graph_def, placed.feed_nodes, placed.result_nodes)
     choosing = Choosing("CPU")
     assert counted.total == evaluate(captured.graph, plan, choosing=choosing) > 0
+    moved = moved_by_kind(captured.graph, plan, choosing=choosing)
+    assert sum(m.nbytes for m in moved) == counted.total
+    assert any(m.collective for m in moved) == bool(placed.groups)
     got, variables = plans.run_placed(placed, captured, feeds)
     for a, b in zip(got, outputs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)

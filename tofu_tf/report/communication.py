@@ -10,7 +10,8 @@ import numpy as np
 from tofu_tf.cost.evaluation import works
 from tofu_tf.graph.ir import Graph, Node
 from tofu_tf.ops.applicable import Describing
-from tofu_tf.plan.classifying import Kind, classify_regions
+from tofu_tf.plan.classifying import COLLECTIVES, Kind, classify_regions
+from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.layouts import layout_regions
 from tofu_tf.plan.plans import Plan
 from tofu_tf.plan.routing import transfers_of
@@ -21,21 +22,31 @@ from tofu_tf.tdl.strategies import Work
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moved:
-    """The changes of layout of one kind that move anything, and the bytes that they move."""
+    """The changes of layout of one kind that move anything, and the bytes that they move.
+
+    `collective`: whether collective ops make them, or sends from one device to another.
+    """
 
     kind: Kind
     changes: int
     nbytes: int
+    collective: bool = False
 
 
 WorkOf = Callable[[Node], Work | None]
 Key = tuple[object, ...]  # one change of layout
+_TOGETHER = "together"  # starts the key of one that collectives make
 
 
 def moved_by_kind(
-    graph: Graph, plan: Plan, describing: Describing | None = None
+    graph: Graph,
+    plan: Plan,
+    describing: Describing | None = None,
+    choosing: Choosing | None = None,
 ) -> tuple[Moved, ...]:
     """What one step moves, by kind in the order of `Kind`; all bytes are the plan's prediction.
+
+    `choosing` says what goes by collectives; without it all goes point to point.
 
     A change is an output that comes to lie as its layout says, or a need of operators that read a
     tensor. Of needs that share a region, the first pays for it.
@@ -45,27 +56,34 @@ def moved_by_kind(
     kind_of: dict[Key, Kind] = {}
     paid: dict[Key, int] = {}
     for key, kind, nbytes in (
-        *_fetches(graph, plan, work_of, kinds),
-        *_routes(graph, plan, work_of, kinds),
+        *_fetches(graph, plan, work_of, kinds, choosing),
+        *_routes(graph, plan, work_of, kinds, choosing),
     ):
         kind_of[key] = kind
         paid[key] = paid.get(key, 0) + nbytes
     return tuple(
-        Moved(kind, len(of_kind), sum(of_kind))
+        Moved(kind, len(found), sum(found), together)
         for kind in Kind
-        if (of_kind := [n for key, n in paid.items() if n and kind_of[key] is kind])
+        for together in (True, False)
+        if (
+            found := [
+                n
+                for key, n in paid.items()
+                if n and kind_of[key] is kind and (key[0] == _TOGETHER) == together
+            ]
+        )
     )
 
 
 def _fetches(
-    graph: Graph, plan: Plan, work_of: WorkOf, kinds: _Kinds
+    graph: Graph, plan: Plan, work_of: WorkOf, kinds: _Kinds, choosing: Choosing | None
 ) -> Iterator[tuple[Key, Kind, int]]:
     """(change, kind, bytes) of every region that an operator is the first to fetch."""
     factors = plan.machine.factors
     # what nobody needs in the end is not fetched
     made = {
         (t.ref, t.source, t.destination, t.region)
-        for t, _, _ in transfers_of(graph, plan, work_of)
+        for t, _, _ in transfers_of(graph, plan, work_of, choosing)
         if t.kind == "fetch"
     }
     seen: set[Key] = set()
@@ -79,7 +97,7 @@ def _fetches(
             spec = graph.spec(ref)
             held = layout_regions(plan.layouts[ref], spec.shape, factors)
             kind = kinds(held, None, need)
-            if kind is Kind.NONE:
+            if kind is Kind.NONE or (choosing and choosing(held, None, need, spec.dtype)):
                 continue
             for w, parts in enumerate(fetch_parts(held, need, factors)):
                 for part in parts:
@@ -91,14 +109,18 @@ def _fetches(
 
 
 def _routes(
-    graph: Graph, plan: Plan, work_of: WorkOf, kinds: _Kinds
+    graph: Graph, plan: Plan, work_of: WorkOf, kinds: _Kinds, choosing: Choosing | None
 ) -> Iterator[tuple[Key, Kind, int]]:
     """(change, kind, bytes) of every region that an output, or an internal reduction, sends."""
     seen = set()
-    for transfer, elements, width in transfers_of(graph, plan, work_of):
+    for transfer, elements, width in transfers_of(graph, plan, work_of, choosing):
         if transfer.kind == "fetch" or transfer in seen:
             continue
         seen.add(transfer)
+        if transfer.kind in _COLLECTIVE:
+            change = (_TOGETHER, transfer.ref, transfer.part)
+            yield change, _COLLECTIVE[transfer.kind], elements * width
+            continue
         ref, inside = transfer.ref, transfer.kind.startswith("internal")
         node = graph.nodes[ref.node]
         work = work_of(node)
@@ -112,6 +134,9 @@ def _routes(
             owned = layout_regions(plan.layouts[ref], shape, plan.machine.factors)
             kind = kinds(work.writes[ref.index], work.partials[ref.index], owned)
         yield ("inside" if inside else "output", ref), kind, elements * width
+
+
+_COLLECTIVE = {str(kind): kind for kind in COLLECTIVES}
 
 
 class _Kinds:

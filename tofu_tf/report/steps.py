@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tofu_tf.capture.captured import Captured
+from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.plans import Plan
 from tofu_tf.plan.text import summary_lines
 from tofu_tf.report import tables
@@ -36,9 +37,10 @@ def describe(step: Planned) -> str:
     placed = step.placed
     shown = with_variables(placed, step.captured.graph)
     counted = count_communication(shown, placed.feed_nodes, placed.result_nodes)
+    choosing = Choosing(step.plan.machine.device_type) if placed.groups else None
     return tables.text_of(
         "\n".join(summary_lines(step.plan)),
         tables.devices_table(device_shares(shown, counted)),
-        tables.kinds_table(moved_by_kind(step.captured.graph, step.plan)),
+        tables.kinds_table(moved_by_kind(step.captured.graph, step.plan, choosing=choosing)),
         "\n".join(tables.counted_lines(counted)),
     )

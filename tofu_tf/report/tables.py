@@ -78,8 +78,19 @@ def devices_table(shares: Shares) -> RenderableType:
 
 
 def kinds_table(moved: Sequence[Moved]) -> RenderableType:
-    """One row a kind of communication: how many changes of layout, and their bytes."""
-    rows = [(str(m.kind), str(m.changes), size_text(m.nbytes), str(m.nbytes)) for m in moved]
+    """One row a kind of communication: how many changes of layout, and their bytes; where some go
+    by collectives, the rest is marked as point to point.
+    """
+    mixed = any(m.collective for m in moved)
+    rows = [
+        (
+            f"{m.kind}{' (p2p)' if mixed and not m.collective else ''}",
+            str(m.changes),
+            size_text(m.nbytes),
+            str(m.nbytes),
+        )
+        for m in moved
+    ]
     total = sum(m.nbytes for m in moved)
     rows.append(("total", str(sum(m.changes for m in moved)), size_text(total), str(total)))
     header = ("communication", "changes", "size", "bytes")

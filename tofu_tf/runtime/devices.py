@@ -134,6 +134,15 @@ def host_of(device: str) -> str:
     return tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0).to_string()
 
 
+def are_distinct_gpus(names: Sequence[str]) -> bool:
+    """Whether these are GPUs of which each is a physical one, so that NCCL can join them."""
+    counts = {
+        len(tf.config.list_logical_devices("GPU")),
+        len(tf.config.list_physical_devices("GPU")),
+    }
+    return len(counts) == 1 and all(_device_type(name) == "GPU" for name in names)
+
+
 def _device_type(name: str) -> str:
     return name.rsplit("/device:", 1)[-1].split(":")[0]
 

@@ -15,7 +15,7 @@ from tofu_tf import errors
 from tofu_tf.graph import registered
 from tofu_tf.graph.ir import TensorSpec
 from tofu_tf.rewrite.placed import Placed
-from tofu_tf.runtime import private_api
+from tofu_tf.runtime import groups, private_api
 
 _serial = itertools.count()
 
@@ -47,18 +47,51 @@ class PlacedFunction:
         private_api.add_function(definition)
         self._finalizer = weakref.finalize(self, private_api.remove_function, self.name)
         self._finalizer.atexit = False
+        self._calls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        if placed.groups:
+            form_groups(placed.groups)
 
     def __call__(self, feeds: Sequence[Any], handles: Sequence[Any]) -> list[Any]:
         """The fetches, given a value per feed and the resource handle of every shard, in order."""
-        values = self._checked(feeds)
-        with self._lock:
-            outputs = private_api.call_function(
-                self.name, [*values, *handles], self._output_types, _CONFIG
-            )
+        values = [*self._checked(feeds), *handles]
+        with self._lock, tf.control_dependencies(self._before()):
+            try:
+                outputs = private_api.call_function(self.name, values, self._output_types, _CONFIG)
+            except tf.errors.OpError as error:
+                if self.placed.groups:
+                    self._explain(error)
+                raise
+        if outputs and self.placed.groups and not tf.executing_eagerly():
+            self._calls[tf.compat.v1.get_default_graph()] = outputs[0].op
         if self._output_shapes is not None and not tf.executing_eagerly():
             for output, shape in zip(outputs, self._output_shapes, strict=True):
                 output.set_shape(shape)
         return outputs
+
+    def _before(self) -> list[Any]:
+        """The last call in the graph that is built: two at once would mix up their collectives."""
+        if tf.executing_eagerly() or not self.placed.groups:
+            return []
+        last = self._calls.get(tf.compat.v1.get_default_graph())
+        return [] if last is None else [last]
+
+    def _explain(self, error: tf.errors.OpError) -> None:
+        """Notes what an error did to the process's collectives; raises for one that timed out."""
+        global _broken
+        if not _broken and _are_broken(next(iter(self.placed.groups.values()))):
+            _broken = True
+            groups.say_broken(error)
+        if isinstance(error, tf.errors.DeadlineExceededError):
+            # TensorFlow does not say which.
+            names = [n.name for n in self.placed.graph_def.node if n.op.startswith("Collective")]
+            devices = sorted({device for group in self.placed.groups.values() for device in group})
+            rest = f" or {len(names) - 8} more" if len(names) > 8 else ""
+            raise errors.DeviceError(
+                f"step {self.name}: {', '.join(names[:8])}{rest}",
+                f"a collective timed out over {', '.join(devices)}",
+                "every device's part in time",
+                'use lowering="p2p", or look for a device that hangs',
+            ) from error
 
     def _checked(self, feeds: Sequence[Any]) -> list[Any]:
         if len(feeds) != len(self._feeds):
@@ -80,6 +113,33 @@ class PlacedFunction:
                 remedy="feed the shapes that the step was planned for, or plan it for these",
             )
         return values
+
+
+def form_groups(devices: Mapping[int, Sequence[str]]) -> None:
+    """Makes the groups of a step's collectives, by group key, before any step can fail.
+
+    Raises:
+      DeviceError: TensorFlow ranks the members otherwise than by their devices.
+    """
+    with tf.init_scope():
+        ranks = PlacedFunction(groups.gathering(devices))([], [])
+        groups.check_ranks(devices, [rank.numpy() for rank in ranks])
+
+
+def collectives_are_broken() -> bool:
+    """Whether a step that failed has left this process without collectives."""
+    return _broken
+
+
+_broken = False  # of the process, as TensorFlow's collectives are
+
+
+def _are_broken(devices: Sequence[str]) -> bool:
+    try:
+        form_groups(groups.probe(devices))
+    except tf.errors.OpError:
+        return True
+    return False
 
 
 def function_definition(

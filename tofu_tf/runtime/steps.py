@@ -17,8 +17,8 @@ from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Machine
 from tofu_tf.plan.plans import Plan
 from tofu_tf.rewrite.placed import Placed
-from tofu_tf.runtime import shown, variables
-from tofu_tf.runtime.function import PlacedFunction
+from tofu_tf.runtime import devices, shown, variables
+from tofu_tf.runtime.function import PlacedFunction, collectives_are_broken
 
 Made = TypeVar("Made")
 
@@ -75,6 +75,8 @@ class Steps:
         self.lock = threading.RLock()
         self.made: dict[tuple[str, tuple[Any, ...]], Step] = {}
         self._constraints = dict(constraints or {})
+        if lowering == "auto":
+            lowering = "collective" if devices.are_distinct_gpus(machine.devices) else "p2p"
         self._objective, self._algorithm, self._lowering = objective, algorithm, lowering
         self._layouts: dict[str, Layout] = {}  # by identity of the variable
         self._settled: set[str] = set()
@@ -103,7 +105,10 @@ class Steps:
                 step, names = eagerly(lambda: self._make(kind, capture, settles, awaited))
                 self._record(step, names, settles)
                 self.made[kind, key] = step
-            return self.made[kind, key]
+            step = self.made[kind, key]
+            if step.placed.groups and collectives_are_broken():
+                self.made[kind, key] = step = eagerly(lambda: _without_collectives(step))
+            return step
 
     def forget(self) -> None:
         """Drops the steps; variables stay where they are, and new steps are planned around them."""
@@ -118,7 +123,10 @@ class Steps:
         names = {name: identity_of(v) for name, v in captured.variables.items()}
         pinned = self._pinned(captured, names, settles)
         plan = self._planned(captured, pinned, settles, awaited)
-        placed = pipeline.apply_plan(captured.graph, plan, lowering=self._lowering)
+        lowering = "p2p" if collectives_are_broken() else self._lowering
+        placed = pipeline.apply_plan(captured.graph, plan, lowering)
+        if lowering == "collective":
+            plan = pipeline.with_bytes(captured.graph, plan, lowering)
         return make_step(kind, captured, plan, placed), names
 
     def _planned(
@@ -196,12 +204,19 @@ def _matching(name: str, captured: Captured) -> set[str]:
     return {v for v in captured.graph.variables if fnmatch.fnmatchcase(v, pattern)}
 
 
+def _without_collectives(step: Step) -> Step:
+    """The same step with all data going point to point."""
+    graph = step.captured.graph
+    plan = pipeline.with_bytes(graph, step.plan, "p2p")
+    return make_step(step.kind, step.captured, plan, pipeline.apply_plan(graph, plan))
+
+
 def make_step(kind: str, captured: Captured, plan: Plan, placed: Placed) -> Step:
     """A registered step whose shards are grouped by variable, so that handles line up."""
-    devices = {node.name: node.device for node in placed.graph_def.node}
+    places = {node.name: node.device for node in placed.graph_def.node}
     parts: dict[str, tuple[variables.Part, ...]] = {}
     for shard in placed.shards:
-        part = variables.Part(devices[shard.placeholder], shard.region)
+        part = variables.Part(places[shard.placeholder], shard.region)
         parts[shard.variable] = (*parts.get(shard.variable, ()), part)
     order = list(parts)
     grouped = sorted(placed.shards, key=lambda shard: order.index(shard.variable))
