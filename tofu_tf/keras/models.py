@@ -42,7 +42,8 @@ def distribute(
       plan: the training step's plan, or a file that holds it, instead of a search.
       objective: what the search minimises: ``"bytes"`` between devices.
       algorithm: how it searches.
-      lowering: how data move between devices.
+      lowering: how data move between devices: ``"p2p"``, ``"collective"`` (by TensorFlow's
+        collectives where one fits), or ``"auto"``: collectives on distinct physical GPUs only.
       memory: bytes that a device may hold; None for no limit.
 
     Raises:
