@@ -99,7 +99,7 @@ def _kernels(op: str) -> tuple[kernel_def_pb2.KernelDef, ...]:
 
 
 def _serves(kernel: kernel_def_pb2.KernelDef, operation: tf.Operation, device_type: str) -> bool:
-    """Whether `kernel` runs `operation` on that type; a DEFAULT kernel serves any (NoOp has no other)."""
+    """Whether `kernel` runs `operation` on that type; DEFAULT serves any (NoOp has no other)."""
     return kernel.device_type in (device_type, "DEFAULT") and all(
         _allows(constraint, operation.get_attr(constraint.name)) for constraint in kernel.constraint
     )
