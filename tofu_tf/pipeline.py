@@ -79,6 +79,7 @@ def partition(
     algorithm: str = "recursion",
     constraints: Mapping[str, Wish] | None = None,
     lowering: str = "p2p",
+    undescribed: str = "refuse",
 ) -> tuple[graph_pb2.GraphDef, Plan]:
     """A GraphDef rewritten over the devices of `machine`, and the plan that it follows.
 
@@ -91,6 +92,7 @@ def partition(
       batch: the size of unknown first dimensions of Placeholders.
       objective: see `find_plan`; also `algorithm` and `constraints`.
       lowering: see `apply_plan`.
+      undescribed: "refuse" ops that nothing is known of, or run them "whole" on the first device.
 
     Returns:
       The placed GraphDef, which stock TensorFlow runs, and its Plan. Placeholders keep their names.
@@ -98,12 +100,13 @@ def partition(
 
     Raises:
       GraphError: names that are not in the graph, ops or edges that TensorFlow does not know.
-      CaptureError: unknown dimensions.
-      UndescribedError: ops without a description.
+      CaptureError: unknown dimensions; with `undescribed` "whole", of Placeholders only.
+      UndescribedError: ops without a description, which are refused.
       PlanError: more workers than any tensor can be cut for; a constraint that cannot be.
     """
     target = imagined(machine) if isinstance(machine, int) else machine
-    graph = capture_graph_def(graph_def, fetches, targets, batch).graph
+    dynamic = undescribed == "whole"
+    graph = capture_graph_def(graph_def, fetches, targets, batch, dynamic=dynamic).graph
     describing = Describing(graph)
     plan = find_plan(
         graph,
@@ -112,6 +115,7 @@ def partition(
         algorithm=algorithm,
         constraints=constraints,
         describing=describing,
+        undescribed=undescribed,
     )
     placed = apply_plan(graph, plan, lowering, describing)
     if lowering == "collective":

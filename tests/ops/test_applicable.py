@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tofu_tf.errors import DescriptionError, GraphError
+from tofu_tf.errors import DescriptionError
 from tofu_tf.graph import attributes
 from tofu_tf.graph.ir import CONST, PLACEHOLDER, Graph, Node, Ref, TensorSpec
 from tofu_tf.ops.applicable import Describing
@@ -73,13 +73,21 @@ def test_an_operand_that_decides_shapes_must_be_constant() -> None:
     graph = graph_of(
         given("x", 4, 4), given("axes", 1), node("a", "Sum", ("x", "axes"), 4, keep_dims=False)
     )
-    with pytest.raises(GraphError, match="input 1 comes from axes:0"):
-        Describing(graph)(graph.nodes["a"])
+    describing = Describing(graph)
+    assert describing(graph.nodes["a"]) is None
+    assert "input 1 comes from axes:0 and is not a constant" in describing.why_not(graph.nodes["a"])
 
 
 def test_an_op_that_nobody_has_heard_of_has_no_description() -> None:
     graph = graph_of(given("x", 4), node("a", "Frobnicate", ("x",), 4))
     assert Describing(graph)(graph.nodes["a"]) is None
+    assert Describing(graph).why_not(graph.nodes["a"]) == "no description"
+
+
+def test_sizes_that_depend_on_data_are_not_described() -> None:
+    graph = graph_of(given("x", 4, -1), node("a", "Tanh", ("x",), 4, -1))
+    assert Describing(graph)(graph.nodes["a"]) is None
+    assert Describing(graph).why_not(graph.nodes["a"]) == "the size of input 0 depends on data"
 
 
 def test_an_op_is_described_once_only() -> None:

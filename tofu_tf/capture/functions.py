@@ -20,6 +20,7 @@ def capture_function(
     function: Callable[..., Any],
     arguments: Sequence[Any],
     named: Iterable[tuple[str, tf.Variable]] = (),
+    dynamic: bool = False,
 ) -> Captured:
     """What ``function(*arguments)`` does, as a Graph with static shapes.
 
@@ -29,15 +30,16 @@ def capture_function(
       arguments: a nest with a `tf.TensorSpec` of static shape for every tensor; other leaves are
         baked in.
       named: the names wanted for some of the variables; others keep their own.
+      dynamic: whether tensors inside may have sizes that depend on data.
 
     Raises:
       CaptureError: unknown dimensions in the arguments, or left in the graph (all listed by name).
     """
     plain = getattr(function, "python_function", function)
-    return finish(trace(plain, tuple(arguments), named), tuple(arguments))
+    return finish(trace(plain, tuple(arguments), named), tuple(arguments), dynamic)
 
 
-def finish(traced: Traced, arguments: tuple[Any, ...]) -> Captured:
+def finish(traced: Traced, arguments: tuple[Any, ...], dynamic: bool = False) -> Captured:
     """Inlines, folds and imports a traced function."""
     kept = [*traced.placeholders, *traced.outputs, *traced.effects]
     flat = inline(traced.graph_def, kept)
@@ -53,11 +55,13 @@ def finish(traced: Traced, arguments: tuple[Any, ...]) -> Captured:
         traced.effects,
         traced.handles,
     )
-    check_static(
-        graph,
-        "give every argument a static shape; an op whose output shape depends on data "
-        "(Where, Unique, boolean_mask) has none",
-    )
+    if not dynamic:
+        check_static(
+            graph,
+            "give every argument a static shape; an op whose output shape depends on data "
+            "(Where, Unique, boolean_mask) has none: undescribed='whole' runs such ops whole, on "
+            "one device",
+        )
     variables = {name: traced.variables[name] for name in graph.variables}
     return Captured(
         graph, arguments, traced.output_structure, variables, traced.captures, folded.library

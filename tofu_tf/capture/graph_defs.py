@@ -28,6 +28,7 @@ def capture_graph_def(
     targets: Sequence[str] = (),
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    dynamic: bool = False,
 ) -> Captured:
     """The part of `graph_def` that `fetches` need, as a Graph with static shapes.
 
@@ -36,6 +37,7 @@ def capture_graph_def(
       targets: operations that must run.
       batch: the size of every unknown first dimension of a placeholder.
       shapes: shapes of placeholders, instead of those written in the graph.
+      dynamic: whether tensors inside may have sizes that depend on data.
 
     The inputs are the placeholders that are needed, in the graph's order. `variables` is empty:
     VarHandleOps name the graph's variables by their shared names.
@@ -65,14 +67,19 @@ def capture_graph_def(
         functools.partial(imported, shapes=known),
     )
     graph = import_graph(folded, specs, fed, outputs, effects)
-    check_static(graph, "give the batch size and the shapes of the placeholders")
+    if not dynamic:
+        check_static(
+            graph,
+            "give the batch size and the shapes of the placeholders; with undescribed='whole' "
+            "(--undescribed=whole) ops whose output shape depends on data run whole, on one device",
+        )
     inputs = tuple(_tensor_spec(graph.nodes[name].outputs[0], name) for name in fed)
     results = tuple(_tensor_spec(graph.spec(ref), None) for ref in graph.outputs)
     return Captured(graph, inputs, results, {}, {}, folded.library)
 
 
 def _tensor_spec(spec: TensorSpec, name: str | None) -> tf.TensorSpec:
-    return tf.TensorSpec(spec.shape, spec.dtype, name)
+    return tf.TensorSpec(spec.shape if spec.is_static else None, spec.dtype, name)
 
 
 def _node(text: str) -> str:

@@ -21,7 +21,7 @@ STEPS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def capture_step(model: Any, kind: str, data: Any) -> Captured:
+def capture_step(model: Any, kind: str, data: Any, dynamic: bool = False) -> Captured:
     """One step of `model` as Keras's own train / test / predict function runs it, counter included.
 
     Args:
@@ -29,6 +29,7 @@ def capture_step(model: Any, kind: str, data: Any) -> Captured:
       kind: ``train``, ``test`` or ``predict``.
       data: what the step receives, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, with a
         `tf.TensorSpec` of static shape for every tensor.
+      dynamic: whether tensors inside may have sizes that depend on data.
 
     The only input is `data`. Variables are named as the model names them; a metric's and a
     counter's, which Keras leaves ambiguous, are ``<metric>/total`` and ``train_counter``.
@@ -50,7 +51,7 @@ def capture_step(model: Any, kind: str, data: Any) -> Captured:
         # shows where a trace advances something: the seeds of dropout layers, Nadam's count of
         # updates.
         first = traced()
-    return finish(first, (data,))
+    return finish(first, (data,), dynamic)
 
 
 def _is_seeded(traced: Traced) -> bool:

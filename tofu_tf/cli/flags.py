@@ -52,6 +52,13 @@ def new_flags() -> flags.FlagValues:
     )
     flags.DEFINE_string("algorithm", "recursion", "How plans are searched.", flag_values=values)
     flags.DEFINE_string("objective", "bytes", "What plans minimise.", flag_values=values)
+    flags.DEFINE_enum(
+        "undescribed",
+        "refuse",
+        ["refuse", "whole"],
+        "Refuse ops that nothing is known of, or run them whole on the first device.",
+        flag_values=values,
+    )
     flags.DEFINE_string(
         "constraints",
         "",

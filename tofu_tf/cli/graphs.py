@@ -75,7 +75,10 @@ def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> 
     constraints = parse_constraints(values.constraints)
     machine = machine_from_flags(values)
     fetches = tuple(values.fetches) or default_fetches(graph_def)
-    graph = capture_graph_def(graph_def, fetches, values.targets, values.batch).graph
+    dynamic = values.undescribed == "whole"
+    graph = capture_graph_def(
+        graph_def, fetches, values.targets, values.batch, dynamic=dynamic
+    ).graph
     nodes = {node.name: node for node in graph_def.node}
     tensors, operations = split_fetches(fetches, values.targets, nodes)
     describing = Describing(graph)
@@ -91,6 +94,7 @@ def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> 
             algorithm=values.algorithm,
             constraints=constraints,
             describing=describing,
+            undescribed=values.undescribed,
         )
     return Planned(graph, plan, tuple(tensors), tuple(operations), describing)
 

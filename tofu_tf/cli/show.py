@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tofu_tf.cli import graphs
 from tofu_tf.pipeline import apply_plan
-from tofu_tf.plan.text import summary_lines
+from tofu_tf.plan.text import summary_lines, whole_lines
 from tofu_tf.report import tables
 from tofu_tf.report.communication import moved_by_kind
 from tofu_tf.report.counting import count_communication
@@ -60,7 +60,7 @@ def _show_planned(graph_def: graph_pb2.GraphDef, values: Any) -> None:
         return
     counted = count_communication(result, placed.feed_nodes, placed.result_nodes)
     tables.show(
-        "\n".join(summary_lines(found.plan)),
+        "\n".join((*summary_lines(found.plan), *whole_lines(found.plan))),
         tables.devices_table(device_shares(result, counted)),
         tables.kinds_table(moved_by_kind(found.graph, found.plan, found.describing)),
         "\n".join(tables.counted_lines(counted)),

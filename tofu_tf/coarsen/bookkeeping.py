@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from tofu_tf.coarsen.groups import COPIED, HOME, Place
 from tofu_tf.graph import state, traversal
-from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, Graph, Node, Ref
+from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, Graph, Node, Ref, TensorSpec
 from tofu_tf.plan.layouts import Layout
 
 SOURCES = frozenset({CONST, PLACEHOLDER, VARIABLE})
@@ -41,7 +41,8 @@ def places_of(
     """Where every node runs, and for every tensor outside `grouped` COPIED or HOME.
 
     A node runs on worker 0 when it writes a variable that is kept there, has an effect of its own,
-    has no description, draws few random numbers, or is small and of use on worker 0 only.
+    has no description, draws few random numbers, takes or makes what cannot be cut (strings,
+    resources, sizes that depend on data), or is small and of use on worker 0 only.
     """
     uses = traversal.consumers(graph)
     versions = traversal.version_variables(graph)
@@ -57,6 +58,8 @@ def places_of(
                 wanted_at[ref] = HOME if versions[ref] in home else COPIED
             elif node.op == CONST:
                 wanted_at[ref] = COPIED
+            elif _is_odd(graph.spec(ref)):
+                wanted_at[ref] = HOME
             else:
                 consumers = [places[name] for name, _ in uses.get(ref, ())]
                 alone = all(p is Place.HOME for p in consumers) and (consumers or ref in fetched)
@@ -70,6 +73,7 @@ def places_of(
             any(v in home for v in node.writes)
             or state.has_own_effect(node.op, len(node.variables))
             or not described(node)
+            or any(_is_odd(graph.spec(r)) for r in (*node.inputs, *node.refs))
             or (node.op in state.RANDOM and not any(r in grouped for r in node.refs))
         ):
             places[node.name] = Place.HOME
@@ -80,3 +84,7 @@ def places_of(
         else:
             places[node.name] = Place.COPIED
     return places, small
+
+
+def _is_odd(spec: TensorSpec) -> bool:
+    return not spec.itemsize or not spec.is_static

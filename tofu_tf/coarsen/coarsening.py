@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tofu_tf import errors
 from tofu_tf.coarsen.bookkeeping import SOURCES, home_variables, places_of
@@ -20,7 +20,7 @@ from tofu_tf.coarsen.groups import (
 from tofu_tf.coarsen.ties import Ties, tie_elementwise, tie_versions
 from tofu_tf.graph import state, traversal
 from tofu_tf.graph.ir import CONST, Graph, Node, Ref
-from tofu_tf.ops.applicable import Describing
+from tofu_tf.ops.applicable import NO_DESCRIPTION, Describing
 from tofu_tf.plan.layouts import Layout
 
 # Nodes without tensors, that only order others.
@@ -47,9 +47,17 @@ def coarsen(
       UndescribedError: the ops that have no description, unless `whole`.
       ConstraintError: versions of one variable that are asked to lie differently.
     """
-    wanted = dict(wanted or {})
     if not whole:
         refuse_undescribed(graph, describing)
+    wanted = dict(wanted or {})
+    kept = kept_variables(graph, describing)
+    _check_kept(graph, kept, wanted)
+    at_home = frozenset(
+        ref
+        for name, refs in traversal.versions(graph).items()
+        if name in kept or ((asked := wanted.get(graph.variables[name].ref)) and asked.home)
+        for ref in refs
+    )
     ties = Ties(wanted)
     tie_versions(graph, ties)
     large = frozenset(
@@ -57,7 +65,7 @@ def coarsen(
         for node in graph
         if node.op != CONST
         for ref, spec in zip(node.refs, node.outputs, strict=True)
-        if spec.nbytes > small_bytes and spec.size > 1
+        if spec.nbytes > small_bytes and spec.size > 1 and ref not in at_home
     )
     variables = traversal.version_variables(graph)
 
@@ -80,7 +88,7 @@ def coarsen(
         graph,
         frozenset(v.ref for v in graph.variables.values() if v.ref not in large),
         {**wanted, **kept_whole},
-    )
+    ) | frozenset(kept)
     places, small = places_of(
         graph, grouped, home, lambda n: n.op in _EMPTY or describing(n) is not None
     )
@@ -100,20 +108,52 @@ def coarsen(
 
 def refuse_undescribed(graph: Graph, describing: Describing) -> None:
     """Nothing; raises UndescribedError when some ops have no description, naming all of them."""
-    missing: dict[str, list[str]] = {}
-    for node in graph:
-        if node.op not in SOURCES and node.op not in _EMPTY and describing(node) is None:
-            missing.setdefault(node.op, []).append(node.name)
+    missing: dict[str, list[Node]] = {}
+    for node in undescribed(graph, describing):
+        missing.setdefault(node.op, []).append(node)
     if missing:
-        listed = "; ".join(
-            f"{op} ({len(names)} node{'s' if len(names) > 1 else ''}, such as {names[0]})"
-            for op, names in sorted(missing.items())
-        )
+        listed = []
+        for op, nodes in sorted(missing.items()):
+            why = describing.why_not(nodes[0])
+            more = "" if why == NO_DESCRIPTION else f": {why}"
+            many = "s" if len(nodes) > 1 else ""
+            listed.append(f"{op} ({len(nodes)} node{many}, such as {nodes[0].name}{more})")
         raise errors.UndescribedError(
             "graph",
-            f"ops without a description: {listed}",
+            f"ops without a description: {'; '.join(listed)}",
             "a description for every op, to know how it can be cut",
-            "describe them with @tofu_tf.op, or replace them in the model",
+            "describe them with @tofu_tf.op, replace them in the model, or run them whole on the "
+            "first device with undescribed='whole'",
+        )
+
+
+def undescribed(graph: Graph, describing: Describing) -> Iterator[Node]:
+    """The nodes that can only run whole, in order."""
+    return (node for node in graph if needs_strategy(node) and describing(node) is None)
+
+
+def kept_variables(graph: Graph, describing: Describing) -> dict[str, Node]:
+    """The variables whose handles go into nodes that run whole, with the first such node."""
+    found: dict[str, Node] = {}
+    for node in undescribed(graph, describing):
+        for name in node.variables.values():
+            found.setdefault(name, node)
+    return found
+
+
+def _check_kept(graph: Graph, kept: Mapping[str, Node], wanted: Mapping[Ref, Layout]) -> None:
+    """Raises ConstraintError where a `kept` variable is asked to lie elsewhere than on worker 0."""
+    wrong = [
+        f"{name} as {wanted[ref]} ({node.name} ({node.op}) takes its handle)"
+        for name, node in kept.items()
+        if (ref := graph.variables[name].ref) in wanted and not wanted[ref].home
+    ]
+    if wrong:
+        raise errors.ConstraintError(
+            "layouts",
+            f"asked for variables of ops that run whole: {'; '.join(wrong)}",
+            "such variables whole on worker 0",
+            "leave their layouts open, or describe these ops",
         )
 
 
@@ -170,8 +210,8 @@ def _operators(
             places[node.name],
             inputs,
             outputs,
-            tuple(s.shape for s in specs),
-            tuple(s.shape for s in node.outputs),
+            tuple(s.region_shape for s in specs),
+            tuple(s.region_shape for s in node.outputs),
             tuple(s.itemsize for s in specs),
             tuple(s.itemsize for s in node.outputs),
             len(node.writes),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from tofu_tf.graph.ir import Graph, Node
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.plans import Plan, Strategy
 from tofu_tf.plan.routing import moved_bytes
 from tofu_tf.tdl import strategies
-from tofu_tf.tdl.intervals import Boxes
-from tofu_tf.tdl.regions import IntArray, Regions
 from tofu_tf.tdl.strategies import Work
 
 
@@ -41,7 +37,11 @@ def works(plan: Plan, describing: Describing) -> Callable[[Node], Work | None]:
             return None
         described = describing(node)
         if described is None:
-            return _whole_work(node, describing.graph, plan.machine.workers)
+            return strategies.whole_work(
+                [describing.graph.spec(r).region_shape for r in node.inputs],
+                [s.region_shape for s in node.outputs],
+                plan.machine.workers,
+            )
         key = (described.signature, strategy)
         if key not in known:
             known[key] = strategies.work_of(
@@ -53,20 +53,3 @@ def works(plan: Plan, describing: Describing) -> Callable[[Node], Work | None]:
         return known[key]
 
     return work
-
-
-def _whole_work(node: Node, graph: Graph, workers: int) -> Work:
-    """The work of a node without description: worker 0 reads and makes everything."""
-    alone = np.arange(workers) == 0
-
-    def everything(shape: tuple[int, ...]) -> Regions:
-        return Regions.everywhere(shape, workers).only(alone)
-
-    none: IntArray = np.zeros(workers, np.int64)
-    return Work(
-        Boxes({}, {}, alone),
-        tuple(everything(graph.spec(r).shape) for r in node.inputs),
-        tuple(everything(s.shape) for s in node.outputs),
-        (none,) * len(node.outputs),
-        (None,) * len(node.outputs),
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from tofu_tf.graph.registered import attribute_kinds, op_definition
 
 # Attributes that say how a resource is called, not what is computed.
 _NAMES = frozenset({"container", "shared_name", "tensor_name"})
+
+# What stands for a function's name in a signature.
+Renaming = Callable[[str], str]
 
 
 def decode(attr: AttrValue) -> Any:
@@ -173,11 +176,24 @@ def signature(node: Node) -> str:
     Names of resources and internal attributes are left out; tensors stand as a digest of dtype,
     shape and bytes, however they were encoded.
     """
+    return signature_of(node.attrs)
+
+
+def signature_of(attrs: Mapping[str, AttrValue], renamed: Renaming = str) -> str:
+    """The signature of a node with these attributes; `renamed` is written for functions' names."""
     return ";".join(
-        f"{name}={_written(decode(attr))}"
-        for name, attr in sorted(node.attrs.items())
+        f"{name}={_written(_renamed(attr, renamed))}"
+        for name, attr in sorted(attrs.items())
         if not name.startswith("_") and name not in _NAMES
     )
+
+
+def _renamed(attr: AttrValue, renamed: Renaming) -> Any:
+    if attr.HasField("func"):
+        return renamed(attr.func.name)
+    if attr.list.func:
+        return tuple(renamed(f.name) for f in attr.list.func)
+    return decode(attr)
 
 
 def matters(op: str, name: str, attr: AttrValue) -> bool:

@@ -7,11 +7,12 @@ import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tofu_tf.errors import GraphError
 from tofu_tf.graph.attributes import complete, decode, encode, signature
+from tofu_tf.graph.functions import named_by, reachable, rename, without_devices
 from tofu_tf.graph.ir import PLACEHOLDER, VARIABLE, Graph, Node, Ref, TensorSpec, Variable
 from tofu_tf.graph.registered import op_definition
 from tofu_tf.graph.state import (
@@ -64,7 +65,24 @@ def import_graph(
         walk.placeholder(name)
     for name in order:
         walk.visit(name)
-    return walk.graph(inputs, fetched)
+    graph = walk.graph(inputs, fetched)
+    called = [name for node in graph for name in named_by(node.op, node.attrs)]
+    library = {f.signature.name: f for f in graph_def.library.function}
+    functions, names = without_devices(reachable(called, library))
+    nodes = {name: _renamed(node, names) for name, node in graph.nodes.items()}
+    return dataclasses.replace(graph, nodes=nodes, functions=functions)
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with new names for the functions that it calls."""
+    if names.keys().isdisjoint(named_by(node.op, node.attrs)):
+        return node
+    attrs = {}
+    for key, attr in node.attrs.items():
+        attrs[key] = attr_value_pb2.AttrValue()
+        attrs[key].CopyFrom(attr)
+        rename(attrs[key], names)
+    return dataclasses.replace(node, op=names.get(node.op, node.op), attrs=attrs)
 
 
 def check_nodes(graph_def: graph_pb2.GraphDef) -> None:

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2
 
 VARIABLE = "Variable"  # op of the node that stands for a variable's first version
 PLACEHOLDER = "Placeholder"
@@ -22,13 +22,26 @@ CONST = "Const"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Static shape and dtype name (``float32`` ...) of a tensor."""
+    """Shape and dtype name (``float32`` ...) of a tensor; -1 is a size that depends on data."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @property
+    def is_static(self) -> bool:
+        """Whether every dimension is known."""
+        return all(d >= 0 for d in self.shape)
+
+    @property
+    def region_shape(self) -> tuple[int, ...]:
+        """The shape that regions divide: a tensor of unknown size is one thing, as a scalar is."""
+        return self.shape if self.is_static else ()
+
+    @property
     def size(self) -> int:
+        """How many elements; 0 where that depends on data."""
+        if not self.is_static:
+            return 0
         n = 1
         for d in self.shape:
             n *= d
@@ -127,7 +140,7 @@ class Graph:
 
     `inputs`: names of the Placeholder nodes that are fed, in call order. `outputs`: what is
     fetched, in order. `effects`: nodes that must run even when nothing fetched needs them (variable
-    writes, prints).
+    writes, prints). `functions`: those that calls, conditionals and loops refer to, by name.
     """
 
     nodes: Mapping[str, Node]
@@ -135,6 +148,7 @@ class Graph:
     outputs: tuple[Ref, ...]
     variables: Mapping[str, Variable]
     effects: tuple[str, ...] = ()
+    functions: Mapping[str, function_pb2.FunctionDef] = dataclasses.field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())

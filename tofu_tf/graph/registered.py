@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import kernels, op_def_registry
 
 
 @functools.cache
@@ -20,3 +20,10 @@ def attribute_kinds(op: str) -> dict[str, str]:
     """Kind (``int``, ``list(type)`` ...) of every attribute of `op`; empty for an unknown op."""
     definition = op_definition(op)
     return {a.name: a.type for a in definition.attr} if definition is not None else {}
+
+
+@functools.cache
+def has_kernel(op: str, device_type: str) -> bool:
+    """Whether some kernel of `op` runs on devices of this type."""
+    found = kernels.get_registered_kernels_for_op(op).kernel
+    return any(k.device_type in (device_type, "DEFAULT") and not k.label for k in found)

@@ -6,7 +6,8 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tofu_tf.graph.attributes import signature
+from tofu_tf.graph.attributes import signature_of
+from tofu_tf.graph.functions import digests
 from tofu_tf.graph.ir import PLACEHOLDER, Graph, Ref
 
 
@@ -52,20 +53,25 @@ def ancestors(graph: Graph, roots: Iterable[str]) -> frozenset[str]:
 
 
 def fingerprint(graph: Graph) -> str:
-    """A hash of ops, attributes, shapes and edges that no node's or variable's name enters.
+    """A hash of ops, attributes, shapes and edges that no name of a node, variable or function
+    enters.
 
     Nodes count in the graph's own order; one traced again with other layer names has the same one.
     """
     number = {name: i for i, name in enumerate(graph.nodes)}
     total = hashlib.sha256()
+    bodies = digests(graph.functions)
+
+    def body(name: str) -> str:
+        return bodies.get(name, name)
 
     def edge(ref: Ref) -> str:
         return f"{number[ref.node]}:{ref.index}"
 
     for node in graph:
-        attrs = "" if node.op == PLACEHOLDER else signature(node)
+        attrs = "" if node.op == PLACEHOLDER else signature_of(node.attrs, body)
         line = (
-            node.op,
+            body(node.op),
             attrs,
             ",".join(map(edge, node.inputs)),
             ",".join(map(str, node.outputs)),

@@ -27,6 +27,7 @@ def distribute(
     algorithm: str = "recursion",
     lowering: str = "p2p",
     memory: int | None = None,
+    undescribed: str = "refuse",
 ) -> Model:
     """The same model, whose fit, evaluate and predict now run partitioned over the devices.
 
@@ -45,6 +46,8 @@ def distribute(
       lowering: how data move between devices: ``"p2p"``, ``"collective"`` (by TensorFlow's
         collectives where one fits), or ``"auto"``: collectives on distinct physical GPUs only.
       memory: bytes that a device may hold; None for no limit.
+      undescribed: ``"refuse"`` steps with ops that nothing is known of (no description, sizes that
+        depend on data, loops), or run these ops ``"whole"`` on the first device.
 
     Raises:
       ModelError: not a tf_keras model, run_eagerly, made under a tf.distribute strategy.
@@ -55,7 +58,14 @@ def distribute(
     names = finding.find_devices(devices, device_type)
     given = files.load_plan(plan) if isinstance(plan, str | Path) else plan
     distribution = training.Distribution(
-        model, machine_of(names, memory), constraints, given, objective, algorithm, lowering
+        model,
+        machine_of(names, memory),
+        constraints,
+        given,
+        objective,
+        algorithm,
+        lowering,
+        undescribed,
     )
     if batch is not None:
         data = batches.specs_of(batch)

@@ -35,10 +35,11 @@ class Distribution:
         objective: str = "bytes",
         algorithm: str = "recursion",
         lowering: str = "p2p",
+        undescribed: str = "refuse",
     ) -> None:
         self.machine = machine
         self._model = model
-        self._steps = Steps(machine, constraints, plan, objective, algorithm, lowering)
+        self._steps = Steps(machine, constraints, plan, objective, algorithm, lowering, undescribed)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -83,10 +84,11 @@ class Distribution:
         Raises:
           TofuError: the step cannot be captured, planned or rewritten.
         """
+        dynamic = self._steps.undescribed == "whole"
         return self._steps.find(
             kind,
             batches.key_of(data),
-            lambda: capture_step(self._model, kind, batches.tensor_specs(data)),
+            lambda: capture_step(self._model, kind, batches.tensor_specs(data), dynamic),
             settles=kind == "train",
             awaited=checking.is_compiled(self._model),
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tofu_tf.graph import attributes
-from tofu_tf.graph.ir import Graph, Node
+from tofu_tf.graph.ir import CONST, Graph, Node
 from tofu_tf.ops.registry import REGISTRY, OpEntry, Variant
 from tofu_tf.tdl import descriptions, strategies
 from tofu_tf.tdl.descriptions import Description
@@ -43,23 +43,16 @@ class Described:
         return next(a for a in self.applied if a.variant.name == name)
 
 
+NO_DESCRIPTION = "no description"
+# Tables, lists of tensors: only their own ops know what is inside.
+_OPAQUE = ("resource", "variant")
+
+
 def constant_inputs(node: Node, graph: Graph, entry: OpEntry) -> dict[int, np.ndarray]:
     """The values of the inputs that the op reads as attributes."""
-    from tofu_tf import errors
-
-    found: dict[int, np.ndarray] = {}
-    for position in entry.constants:
-        i = position % len(node.inputs)
-        value = graph.const(node.inputs[i])
-        if value is None:
-            raise errors.GraphError(
-                f"node {node.name} ({node.op})",
-                f"input {i} comes from {node.inputs[i]} and is not a constant",
-                "a constant: this operand decides shapes",
-                "trace the step with static shapes",
-            )
-        found[i] = value
-    return found
+    positions = [position % len(node.inputs) for position in entry.constants]
+    values = {i: graph.const(node.inputs[i]) for i in positions}
+    return {i: value for i, value in values.items() if value is not None}
 
 
 class Describing:
@@ -73,15 +66,34 @@ class Describing:
         self._by_signature: dict[str, Described] = {}
 
     def __call__(self, node: Node) -> Described | None:
-        """What is known of the node, or None when its op has no description."""
+        """What is known of the node, or None when nothing is (see `why_not`)."""
         if node.name not in self._by_node:
-            self._by_node[node.name] = self._describe(node)
+            self._by_node[node.name] = None if self.why_not(node) else self._describe(node)
         return self._by_node[node.name]
 
-    def _describe(self, node: Node) -> Described | None:
+    def why_not(self, node: Node) -> str:
+        """Why the node cannot be described; "" when it can."""
         entry = REGISTRY.get(node.op)
         if entry is None:
-            return None
+            return NO_DESCRIPTION
+        for position in entry.constants:
+            i = position % len(node.inputs)
+            if self.graph.nodes[node.inputs[i].node].op != CONST:
+                return (
+                    f"input {i} comes from {node.inputs[i]} and is not a constant, but decides "
+                    "shapes"
+                )
+        for i, ref in enumerate(node.inputs):
+            if self.graph.spec(ref).dtype in _OPAQUE:
+                return f"input {i} is a {self.graph.spec(ref).dtype}"
+        for kind, refs in (("input", node.inputs), ("output", node.refs)):
+            for i, ref in enumerate(refs):
+                if not self.graph.spec(ref).is_static:
+                    return f"the size of {kind} {i} depends on data"
+        return ""
+
+    def _describe(self, node: Node) -> Described:
+        entry = REGISTRY[node.op]
         constants = constant_inputs(node, self.graph, entry)
         specs = [self.graph.spec(r) for r in node.inputs]
         signature = "|".join(

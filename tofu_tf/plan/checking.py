@@ -69,7 +69,7 @@ def _listed(texts: list[str]) -> str:
 def _misfits(plan: Plan, graph: Graph, machine: Machine) -> Iterator[str]:
     for node in graph:
         for ref, spec in zip(node.refs, node.outputs, strict=True):
-            text = misfit(plan.layouts[ref], spec.shape, machine)
+            text = misfit(plan.layouts[ref], spec.region_shape, machine)
             if text:
                 yield f"{ref} {list(spec.shape)} cannot lie as {plan.layouts[ref]}: {text}"
     for name, refs in traversal.versions(graph).items():

@@ -12,7 +12,7 @@ from tofu_tf import errors
 from tofu_tf.graph.ir import Ref, TensorSpec, Variable
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Link, Machine
-from tofu_tf.plan.plans import Plan, Strategy
+from tofu_tf.plan.plans import Plan, Strategy, Whole
 
 FORMAT = "tofu_tf plan"
 VERSION = 1
@@ -80,6 +80,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             for name, strategy in plan.strategies.items()
         },
         "reasons": {str(ref): text for ref, text in plan.reasons.items()},
+        "whole": {name: [w.op, w.reason, w.nbytes] for name, w in plan.whole.items()},
         "specs": {str(ref): [spec.dtype, *spec.shape] for ref, spec in plan.specs.items()},
         "variables": {
             v.name: {
@@ -130,6 +131,7 @@ def plan_from_json(data: Any, where: str = "plan") -> Plan:
             reading.table(data, "reasons", lambda name, v: (Ref.parse(name), _text(v))),
             reading.table(data, "specs", lambda name, v: (Ref.parse(name), _spec(v))),
             reading.table(data, "variables", lambda name, v: (name, _variable(name, v))),
+            reading.table(data, "whole", lambda name, v: (name, _whole(v))),
         )
     if plan is None or reading.wrong:
         shown = reading.wrong[:12]
@@ -214,6 +216,11 @@ def _strategy(value: Any, cuts: int) -> Strategy:
 def _spec(value: Any) -> TensorSpec:
     dtype, *shape = value
     return TensorSpec(tuple(int(n) for n in shape), _text(dtype))
+
+
+def _whole(value: Any) -> Whole:
+    op, reason, nbytes = value
+    return Whole(_text(op), _text(reason), int(nbytes))
 
 
 def _variable(name: str, value: Any) -> Variable:

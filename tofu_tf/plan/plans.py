@@ -29,13 +29,30 @@ class Strategy:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Whole:
+    """An operator that is not cut since nothing says how: worker 0 runs it on all of its inputs.
+
+    `nbytes`: what is sent to worker 0 for it, and from there to those who own its outputs, each
+    counted as if nobody else needed it.
+    """
+
+    op: str
+    reason: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.reason}; {self.nbytes} bytes moved"
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """A decision for every tensor and operator of one graph on one machine.
 
     `predicted_bytes`: bytes that cross between devices in one step (feeds and results apart).
     `search_bytes`: the objective's value at the optimum, an upper bound of it (fetches not shared).
-    `reasons`: for tensors that are not cut, why.
+    `reasons`: for tensors that are not cut, why. `whole`: by node, what runs whole as nothing says
+    how it could be cut.
     `specs` and `variables`, for people to read (see `with_specs`): shape and dtype of every tensor
     but constants and the next versions of variables, and the step's variables by name.
     """
@@ -51,6 +68,7 @@ class Plan:
     reasons: Mapping[Ref, str] = dataclasses.field(default_factory=dict)
     specs: Mapping[Ref, TensorSpec] = dataclasses.field(default_factory=dict)
     variables: Mapping[str, Variable] = dataclasses.field(default_factory=dict)
+    whole: Mapping[str, Whole] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         from tofu_tf.plan.text import plan_text

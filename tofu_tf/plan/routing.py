@@ -200,7 +200,7 @@ class _Finding:
         return self._needs.setdefault((ref, need.key), len(self._needs))
 
     def held(self, ref: Ref) -> Regions:
-        shape = self.graph.spec(ref).shape
+        shape = self.graph.spec(ref).region_shape
         return layout_regions(self.plan.layouts[ref], shape, self.plan.machine.factors)
 
     def read_results(self) -> None:
@@ -209,7 +209,7 @@ class _Finding:
         for ref in self.graph.outputs:
             if self.graph.nodes[ref.node].op == CONST:
                 continue
-            whole = Regions.everywhere(self.graph.spec(ref).shape, workers)
+            whole = Regions.everywhere(self.graph.spec(ref).region_shape, workers)
             used = self.used.setdefault(ref, np.zeros(workers, np.bool_))
             for p in transfers.fetch_parts(self.held(ref), whole, self.plan.machine.factors)[0]:
                 used[p.source] = True

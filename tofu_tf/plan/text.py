@@ -48,7 +48,7 @@ def plan_text(plan: Plan, activations: int | None = ACTIVATIONS) -> str:
     sections = plan_sections(plan, activations)
     cells = [shortened(row.cells) for section in sections for row in section.rows]
     widths = [max(map(len, column)) for column in zip(HEADER, *cells, strict=True)]
-    lines = list(summary_lines(plan))
+    lines = [*summary_lines(plan), *whole_lines(plan)]
     for section in sections:
         lines += ["", section.title, _line(HEADER, widths)]
         lines += [_line(shortened(row.cells), widths) for row in section.rows]
@@ -72,6 +72,18 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
         f"predicted communication: {bytes_text(plan.predicted_bytes)} per step",
         f"tensors: {shown}",
     )
+
+
+def whole_lines(plan: Plan, most: int = ACTIVATIONS) -> tuple[str, ...]:
+    """What runs whole on worker 0 as nothing says how it could be cut, costliest first."""
+    if not plan.whole:
+        return ()
+    nodes = sorted(plan.whole.items(), key=lambda item: -item[1].nbytes)
+    shown = [
+        f"  {name} ({w.op}): {w.reason}; {size_text(w.nbytes)} moved" for name, w in nodes[:most]
+    ]
+    more = [f"  ... and {len(nodes) - most} more"] if len(nodes) > most else []
+    return ("", f"run whole on worker 0: {len(nodes)}", *shown, *more)
 
 
 def plan_sections(plan: Plan, activations: int | None = ACTIVATIONS) -> tuple[Section, ...]:
@@ -145,8 +157,8 @@ def _row(plan: Plan, ref: Ref, name: str, spec: TensorSpec | None) -> Row:
     layout, reason = plan.layouts[ref], plan.reasons.get(ref, "")
     if spec is None:
         return Row(name, "", str(layout), 0, reason)
-    owned = layout_regions(layout, spec.shape, plan.machine.factors).sizes()
-    shape = "x".join(map(str, spec.shape)) or "scalar"
+    owned = layout_regions(layout, spec.region_shape, plan.machine.factors).sizes()
+    shape = "x".join("?" if d < 0 else str(d) for d in spec.shape) or "scalar"
     nbytes = int(owned.max()) * spec.itemsize
     return Row(name, shape, layout_text(layout, spec.shape, spec.dtype), nbytes, reason)
 

@@ -95,7 +95,7 @@ def _fetches(
             if not need.present.any():  # read as an attribute, if at all
                 continue
             spec = graph.spec(ref)
-            held = layout_regions(plan.layouts[ref], spec.shape, factors)
+            held = layout_regions(plan.layouts[ref], spec.region_shape, factors)
             kind = kinds(held, None, need)
             if kind is Kind.NONE or (choosing and choosing(held, None, need, spec.dtype)):
                 continue
@@ -130,7 +130,7 @@ def _routes(
             made = work.internal_writes[ref.index]
             kind = kinds(made, work.internal_partials[ref.index], made)
         else:
-            shape = graph.spec(ref).shape
+            shape = graph.spec(ref).region_shape
             owned = layout_regions(plan.layouts[ref], shape, plan.machine.factors)
             kind = kinds(work.writes[ref.index], work.partials[ref.index], owned)
         yield ("inside" if inside else "output", ref), kind, elements * width

@@ -7,7 +7,7 @@ from typing import Protocol
 from tofu_tf.capture.captured import Captured
 from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.plans import Plan
-from tofu_tf.plan.text import summary_lines
+from tofu_tf.plan.text import summary_lines, whole_lines
 from tofu_tf.report import tables
 from tofu_tf.report.communication import moved_by_kind
 from tofu_tf.report.counting import count_communication
@@ -39,7 +39,7 @@ def describe(step: Planned) -> str:
     counted = count_communication(shown, placed.feed_nodes, placed.result_nodes)
     choosing = Choosing(step.plan.machine.device_type) if placed.groups else None
     return tables.text_of(
-        "\n".join(summary_lines(step.plan)),
+        "\n".join((*summary_lines(step.plan), *whole_lines(step.plan))),
         tables.devices_table(device_shares(shown, counted)),
         tables.kinds_table(moved_by_kind(step.captured.graph, step.plan, choosing=choosing)),
         "\n".join(tables.counted_lines(counted)),

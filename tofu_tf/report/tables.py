@@ -20,6 +20,7 @@ from tofu_tf.plan.text import (
     shortened,
     size_text,
     summary_lines,
+    whole_lines,
 )
 from tofu_tf.report.communication import Moved
 from tofu_tf.report.counting import Communication
@@ -31,7 +32,9 @@ _FLOPS = ("", "K", "M", "G", "T", "P")
 
 def plan_table(plan: Plan, activations: int | None = ACTIVATIONS) -> RenderableType:
     """What `plan_text` says, as tables: figures, variables, the largest other tensors."""
-    parts: list[RenderableType] = [Text(line) for line in summary_lines(plan)]
+    parts: list[RenderableType] = [
+        Text(line) for line in (*summary_lines(plan), *whole_lines(plan))
+    ]
     for section in plan_sections(plan, activations):
         title = section.title + (f" ({section.left_out} more)" if section.left_out else "")
         rows = [shortened(row.cells) for row in section.rows]

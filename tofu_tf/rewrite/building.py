@@ -16,6 +16,14 @@ from tofu_tf.graph.registered import attribute_kinds
 from tofu_tf.rewrite import naming
 
 
+def host_of(device: str) -> str:
+    """The CPU of the machine that a device (by its full name) is part of."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type == "CPU":
+        return device
+    return str(spec.replace(device_type="CPU", device_index=0).to_string())
+
+
 class Building:
     """The nodes made so far, by name; tensors are named ``node:index``."""
 
@@ -32,12 +40,17 @@ class Building:
         inputs: Sequence[str] = (),
         attrs: Mapping[str, Any] | None = None,
         controls: Iterable[str] = (),
+        host: bool = False,
     ) -> str:
-        """The name of a new node: `name`, with a number after it where that is taken."""
+        """The name of a new node: `name`, with a number after it where that is taken; on its
+        worker's device, or the CPU beside it.
+        """
         unique, n = name, 1
         while unique in self.nodes:
             unique, n = f"{name}_{n}", n + 1
         node = node_def_pb2.NodeDef(name=unique, op=op, device=self.devices[worker])
+        if host:
+            node.device = host_of(node.device)
         node.input.extend(i.removesuffix(":0") for i in inputs)
         node.input.extend(f"^{c}" for c in sorted(set(controls)))
         kinds = attribute_kinds(op)

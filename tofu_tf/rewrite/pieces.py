@@ -13,8 +13,8 @@ from tofu_tf.rewrite.building import Building
 
 
 class PieceEmitter:
-    """Makes one piece's nodes on its worker; nodes that take one of `handles` wait for
-    `controls`.
+    """Makes one piece's nodes on its worker, or on its `host`; nodes that take one of `handles`
+    wait for what it says.
     """
 
     def __init__(
@@ -24,7 +24,9 @@ class PieceEmitter:
         worker: int,
         controls: Sequence[str] = (),
         handles: Mapping[str, Sequence[str]] | None = None,
+        host: bool = False,
     ) -> None:
+        self.host = host
         self.make, self.node, self.worker = make, node, worker
         self.controls, self.handles = tuple(controls), handles or {}
         self.made: list[str] = []
@@ -42,7 +44,13 @@ class PieceEmitter:
         for i in inputs:
             waits += self.handles.get(i, ())
         name = self.make.add(
-            naming.piece(self.node, self.worker, part), op, self.worker, inputs, attrs, waits
+            naming.piece(self.node, self.worker, part),
+            op,
+            self.worker,
+            inputs,
+            attrs,
+            waits,
+            self.host,
         )
         self.made.append(name)
         for i in inputs:

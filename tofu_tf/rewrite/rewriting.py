@@ -13,6 +13,7 @@ import numpy as np
 
 from tofu_tf import errors
 from tofu_tf.graph import traversal
+from tofu_tf.graph.functions import named_by, reachable
 from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, Graph, Node, Ref
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.ops.registry import Piece
@@ -26,6 +27,7 @@ from tofu_tf.rewrite.moving import Moves, Names, demand
 from tofu_tf.rewrite.pieces import PieceEmitter, run_bodies
 from tofu_tf.rewrite.placed import Placed
 from tofu_tf.rewrite.variables import Shards
+from tofu_tf.rewrite.whole import whole_on_host
 from tofu_tf.tdl import strategies
 from tofu_tf.tdl.descriptions import Description
 from tofu_tf.tdl.regions import IntArray, Region, Regions
@@ -66,11 +68,12 @@ class Rewriting:
         self.read = {
             ref
             for ref, uses in consumers.items()
-            if any(not _is_handle(graph.nodes[name], i) for name, i in uses)
+            if any(not self._takes_handle(graph.nodes[name], i) for name, i in uses)
         } | set(graph.outputs)
 
     def held(self, ref: Ref) -> Regions:
-        return layout_regions(self.plan.layouts[ref], self.graph.spec(ref).shape, self.factors)
+        shape = self.graph.spec(ref).region_shape
+        return layout_regions(self.plan.layouts[ref], shape, self.factors)
 
     def visit(self, node: Node) -> None:
         if node.op == CONST:
@@ -228,13 +231,15 @@ class Rewriting:
     def _pieces(self, node: Node) -> None:
         described = self.describing(node)
         strategy = self.plan.strategies.get(node.name)
-        if described is None or strategy is None:
+        if strategy is None or (described is None and not strategy.home):
             raise errors.RewriteError(
                 f"node {node.name} ({node.op})", "no description or no strategy in the plan"
             )
+        if described is None:
+            self._whole(node)
+            return
         applied = described.variant(strategy.body)
         work = self._work(described.signature, applied.description, strategy)
-        written = {self.graph.nodes[node.name].version(v): v for v in node.writes}
         specs = tuple(self.graph.spec(r) for r in node.inputs)
         for i, ref in enumerate(node.inputs):
             if i not in described.constants and not _is_handle(node, i):
@@ -274,6 +279,60 @@ class Rewriting:
                 self.plan.machine.device_type,
             )
         outputs = run_bodies(applied.variant.body, emitters, pieces, self._reducer(node, work))
+        self._record(node, emitters, work, outputs)
+
+    def _whole(self, node: Node) -> None:
+        """A node of which nothing is known, on worker 0 with all that it reads."""
+        work = strategies.whole_work(
+            [self.graph.spec(r).region_shape for r in node.inputs],
+            [s.region_shape for s in node.outputs],
+            self.workers,
+        )
+        inputs: list[str] = []
+        handles: dict[str, tuple[str, ...]] = {}
+        only_read: list[Shards] = []
+        for i, ref in enumerate(node.inputs):
+            if not self._takes_handle(node, i):
+                inputs.append(self.fetch(ref, work.reads[i], 0, node))
+                continue
+            shards = self.shards[node.variables[i]]
+            if set(shards.handles) != {0}:
+                raise errors.RewriteError(
+                    f"node {node.name} ({node.op})",
+                    f"takes the handle of {node.variables[i]}, which lies elsewhere",
+                    "that variable whole on worker 0",
+                )
+            inputs.append(shards.handles[0])
+            if _is_handle(node, i):
+                handles[shards.handles[0]] = shards.before_write(0, ref in self.read)
+            else:
+                handles[shards.handles[0]] = shards.before_read(0)
+                only_read.append(shards)
+        waits = [self.pieces[c][0] for c in node.controls if 0 in self.pieces.get(c, {})]
+        host = whole_on_host(node, self.graph, self.plan.machine.device_type)
+        emit = PieceEmitter(self.make, node.name, 0, waits, handles, host)
+        own = len(node.outputs) - len(node.writes)
+        made = emit.add(node.op, inputs, node.attrs, outputs=own)
+        for shards in only_read:
+            shards.was_read(0, emit.made[-1])
+        none: list[None] = [None] * (self.workers - 1)
+        self._record(node, [emit, *none], work, [made, *none])
+
+    def _takes_handle(self, node: Node, position: int) -> bool:
+        """Whether the input is a variable that is handed over, not its value."""
+        return _is_handle(node, position) or (
+            position in node.variables and self.describing(node) is None
+        )
+
+    def _record(
+        self,
+        node: Node,
+        emitters: Sequence[PieceEmitter | None],
+        work: strategies.Work,
+        outputs: Sequence[list[str] | None],
+    ) -> None:
+        """Notes what a node's pieces wrote, and brings their outputs to where they are owned."""
+        written = {node.version(v): v for v in node.writes}
         self.pieces[node.name] = {
             w: e.made[-1] for w, e in enumerate(emitters) if e is not None and e.made
         }
@@ -382,6 +441,8 @@ class Rewriting:
         kept += [s.placeholder for s in shards]
         self._complete(kept)
         graph_def = self.make.graph_def(kept)
+        called = [name for node in graph_def.node for name in named_by(node.op, node.attr)]
+        graph_def.library.function.extend(reachable(called, self.graph.functions).values())
         return Placed(
             graph_def,
             tuple(self.graph.inputs),
@@ -402,10 +463,10 @@ class Rewriting:
         name = f"{ref.node}/result{n}"
         if value is not None:
             return self.make.constant(np.asarray(value), 0, name)
-        if not spec.size:
+        if not spec.size and spec.is_static:
             return self._nothing(ref, 0)
         held = self.held(ref)
-        need = Regions.everywhere(spec.shape, self.workers)
+        need = Regions.everywhere(spec.region_shape, self.workers)
         parts = fetch_parts(held, need, self.factors)[0]
         tensors = []
         for p in parts:

@@ -84,6 +84,14 @@ class Shards:
             self.value(self.version, worker)
         return (*self._writers.get(worker, ()), *self._readers.get(worker, ()))
 
+    def before_read(self, worker: int) -> tuple[str, ...]:
+        """The nodes that a reader of the current version, by its handle, waits for."""
+        return self._writers.get(worker, ())
+
+    def was_read(self, worker: int, node: str) -> None:
+        """Notes that `node` reads the current version: the next write waits for it."""
+        self._readers.setdefault(worker, []).append(node)
+
     def write(self, version: Ref, nodes: Mapping[int, Sequence[str]]) -> None:
         """Goes on to `version`, which `nodes` (per worker) write."""
         self.version = version

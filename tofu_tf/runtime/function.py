@@ -37,7 +37,7 @@ class PlacedFunction:
         self.placed = placed
         self.name = f"tofu_step_{next(_serial)}"
         definition, self._output_types = function_definition(placed, self.name)
-        self._output_shapes = None if outputs is None else [spec.shape for spec in outputs]
+        self._output_shapes = None if outputs is None else [_static(spec) for spec in outputs]
         nodes = {node.name: node for node in placed.graph_def.node}
         self._feeds = [_feed_spec(nodes[name]) for name in placed.feeds]
         self._lock = threading.Lock()
@@ -273,6 +273,10 @@ def _function_node(node: node_def_pb2.NodeDef, names: _OutputNames) -> node_def_
 def _split(text: str) -> tuple[str, int]:
     name, colon, index = text.rpartition(":")
     return (name, int(index)) if colon else (text, 0)
+
+
+def _static(spec: TensorSpec) -> tf.TensorShape:
+    return tf.TensorShape(spec.shape if spec.is_static else None)
 
 
 def _feed_spec(node: node_def_pb2.NodeDef) -> tuple[tf.TensorShape, tf.DType]:

@@ -146,7 +146,8 @@ class Function:
     def _step(self, call: signatures.Call) -> Step:
         def capture() -> Captured:
             spread = _spread(self.python_function)
-            captured = capture_function(spread, call.specs, self._names.items())
+            dynamic = self._steps.undescribed == "whole"
+            captured = capture_function(spread, call.specs, self._names.items(), dynamic)
             self._names.update(captured.variables)  # the same names in every signature
             return captured
 
@@ -164,6 +165,7 @@ def function(
     algorithm: str = "recursion",
     lowering: str = "p2p",
     memory: int | None = None,
+    undescribed: str = "refuse",
 ) -> Any:
     """`python` as a function whose calls run partitioned over the devices; a decorator too.
 
@@ -187,6 +189,8 @@ def function(
       lowering: how data move between devices: ``"p2p"``, ``"collective"`` (by TensorFlow's
         collectives where one fits), or ``"auto"``: collectives on distinct physical GPUs only.
       memory: bytes that a device may hold; None for no limit.
+      undescribed: ``"refuse"`` functions with ops that nothing is known of (no description, sizes
+        that depend on data, loops), or run these ops ``"whole"`` on the first device.
     """
     options = {
         "devices": devices,
@@ -197,6 +201,7 @@ def function(
         "algorithm": algorithm,
         "lowering": lowering,
         "memory": memory,
+        "undescribed": undescribed,
     }
     if python is None:
         return lambda python: Function(python, options)

@@ -70,8 +70,11 @@ class Steps:
         objective: str = "bytes",
         algorithm: str = "recursion",
         lowering: str = "p2p",
+        undescribed: str = "refuse",
     ) -> None:
         self.machine, self.given = machine, plan
+        self.undescribed = undescribed
+        self._announced: set[str] = set()
         self.lock = threading.RLock()
         self.made: dict[tuple[str, tuple[Any, ...]], Step] = {}
         self._constraints = dict(constraints or {})
@@ -152,6 +155,8 @@ class Steps:
             algorithm=self._algorithm,
             constraints=constraints or None,
             pinned=pinned or None,
+            undescribed=self.undescribed,
+            announced=self._announced,
         )
 
     def _pinned(

@@ -26,13 +26,17 @@ def check_plan(
     describe = describing or Describing(graph)
     bare = [n.name for n in graph if needs_strategy(n) and n.name not in plan.strategies]
     factors = machine.factors
+    versions = {name: v.ref for name, v in graph.variables.items()}
 
     def verdict(node: Node, strategy: Strategy) -> str:
         described = describe(node)
         if len(strategy.axes) != len(factors):
             return f"{len(strategy.axes)} cuts, the machine has {len(factors)}"
         if described is None:
-            return "" if strategy.home else "it has no description and runs on worker 0"
+            if not strategy.home:
+                return f"it runs whole, on worker 0: {describe.why_not(node)}"
+            cut = [v for v in node.variables.values() if not plan.layouts[versions[v]].home]
+            return f"it takes handles, of {', '.join(cut)}, that lie elsewhere" if cut else ""
         known = {a.variant.name: a for a in described.applied}
         if strategy.body not in known:
             return f"it has no body {strategy.body!r}"

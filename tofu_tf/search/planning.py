@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 
 from tofu_tf import errors
-from tofu_tf.coarsen.coarsening import coarsen
+from tofu_tf.coarsen.coarsening import coarsen, kept_variables
 from tofu_tf.coarsen.groups import COPIED, HOME, SMALL_BYTES, Coarse
 from tofu_tf.cost.communication import Pricing
 from tofu_tf.cost.evaluation import evaluate
 from tofu_tf.graph import traversal
-from tofu_tf.graph.ir import CONST, Graph, Ref
+from tofu_tf.graph.ir import CONST, Graph, Node, Ref
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.plan.constraints import Wish, wanted_layouts
 from tofu_tf.plan.layouts import Layout
@@ -20,6 +20,10 @@ from tofu_tf.plan.machine import Machine
 from tofu_tf.plan.plans import Plan, Strategy, with_specs
 from tofu_tf.search.algorithms import ALGORITHMS, OBJECTIVES
 from tofu_tf.search.problem import Outcome, Problem
+from tofu_tf.search.whole import announce, run_whole
+
+# What to do with ops that nothing is known of.
+UNDESCRIBED = {"refuse": False, "whole": True}
 
 
 def find_plan(
@@ -32,6 +36,8 @@ def find_plan(
     pinned: Mapping[str, Layout] | None = None,
     small_bytes: int = SMALL_BYTES,
     describing: Describing | None = None,
+    undescribed: str = "refuse",
+    announced: set[str] | None = None,
 ) -> Plan:
     """How every tensor of `graph` lies on `machine` and how every operator is cut.
 
@@ -44,18 +50,23 @@ def find_plan(
       pinned: variables' layouts that an earlier plan has settled.
       small_bytes: tensors up to this size are copied, or kept on worker 0, instead of cut.
       describing: descriptions of the graph's nodes, where the caller has them already.
+      undescribed: "refuse" ops that nothing is known of, or run them "whole" on the first device,
+        with their inputs brought there; they are listed in the plan and in the log.
+      announced: what the log holds already, and is not said again.
 
     Raises:
-      PlanError: an unknown objective or algorithm; more workers than any tensor can be cut for.
+      PlanError: an unknown objective, algorithm or `undescribed`; more workers than any tensor can
+        be cut for.
       ConstraintError: a constraint that matches nothing or cannot be.
-      UndescribedError: ops without a description.
+      UndescribedError: ops without a description, which are refused.
     """
     _known("objective", objective, OBJECTIVES)
     _known("algorithm", algorithm, ALGORITHMS)
+    _known("undescribed", undescribed, UNDESCRIBED)
     describing = describing or Describing(graph)
     wanted = wanted_layouts(graph, machine, constraints, pinned)
     _check_size(graph, machine)
-    coarse = coarsen(graph, describing, wanted, small_bytes)
+    coarse = coarsen(graph, describing, wanted, small_bytes, UNDESCRIBED[undescribed])
     outcome = ALGORITHMS[algorithm](Problem(coarse, machine, Pricing()))
     layouts = _layouts(coarse, machine, outcome)
     plan = Plan(
@@ -66,9 +77,14 @@ def find_plan(
         algorithm,
         objective,
         search_bytes=outcome.bytes,
-        reasons=_reasons(coarse, layouts, outcome),
+        reasons=_reasons(coarse, layouts, outcome, kept_variables(graph, describing)),
     )
-    plan = dataclasses.replace(plan, predicted_bytes=evaluate(graph, plan, describing))
+    plan = dataclasses.replace(
+        plan,
+        predicted_bytes=evaluate(graph, plan, describing),
+        whole=run_whole(graph, plan, describing),
+    )
+    announce(plan, set() if announced is None else announced)
     return with_specs(plan, graph)
 
 
@@ -84,7 +100,7 @@ def _check_size(graph: Graph, machine: Machine) -> None:
     largest: tuple[int, Ref | None, tuple[int, ...]] = (0, None, ())
     for node in graph:
         for ref, spec in zip(node.refs, node.outputs, strict=True):
-            if node.op == CONST or not spec.itemsize:
+            if node.op == CONST or not spec.itemsize or not spec.is_static:
                 continue
             if _divides(spec.shape, machine.factors):
                 return
@@ -133,8 +149,16 @@ def _strategies(coarse: Coarse, machine: Machine, outcome: Outcome) -> dict[str,
     return {name: found[name] for name in coarse.graph.nodes if name in found}
 
 
-def _reasons(coarse: Coarse, layouts: Mapping[Ref, Layout], outcome: Outcome) -> dict[Ref, str]:
+def _reasons(
+    coarse: Coarse, layouts: Mapping[Ref, Layout], outcome: Outcome, kept: Mapping[str, Node]
+) -> dict[Ref, str]:
     found: dict[Ref, str] = {}
+    handed = {
+        ref: f"its handle goes into {kept[name].name} ({kept[name].op}), which runs whole"
+        for name, refs in traversal.versions(coarse.graph).items()
+        if name in kept
+        for ref in refs
+    }
     for node in coarse.graph:
         if node.op == CONST:
             continue
@@ -143,8 +167,12 @@ def _reasons(coarse: Coarse, layouts: Mapping[Ref, Layout], outcome: Outcome) ->
             if ref in coarse.group_of:
                 if None in layout.cuts:
                     found[ref] = outcome.reasons.get(coarse.group_of[ref], "asked for")
+            elif ref in handed:
+                found[ref] = handed[ref]
+            elif not spec.is_static:
+                found[ref] = "its size depends on data"
             elif layout.home:
-                found[ref] = "happens once"
+                found[ref] = "happens once" if spec.itemsize else f"{spec.dtype} is not cut"
             elif spec.nbytes:
                 found[ref] = f"{spec.nbytes} bytes, {coarse.small_bytes} or fewer are copied"
             else:

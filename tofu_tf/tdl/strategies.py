@@ -104,6 +104,24 @@ def work_of(
     )
 
 
+def whole_work(
+    read: Sequence[tuple[int, ...]], written: Sequence[tuple[int, ...]], workers: int
+) -> Work:
+    """The work of an operator without description: worker 0 reads and makes everything.
+
+    `read`, `written`: shapes of inputs and outputs.
+    """
+    alone = np.arange(workers) == 0
+    none: IntArray = np.zeros(workers, np.int64)
+    return Work(
+        Boxes({}, {}, alone),
+        tuple(Regions.everywhere(s, workers).only(alone) for s in read),
+        tuple(Regions.everywhere(s, workers).only(alone) for s in written),
+        (none,) * len(written),
+        (None,) * len(written),
+    )
+
+
 def _axes(dims: Dims) -> list[tuple[str]]:
     return [(form.terms[0][0],) for form in dims if form is not None]
 
