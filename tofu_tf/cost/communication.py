@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -48,10 +49,23 @@ class Matrices:
 
     def table(self) -> IntArray:
         """[choices of group 0, choices of group 1, ...] the cheapest way's bytes."""
-        total = self.base.reshape(-1, *(1,) * len(self.parts))
-        for n in range(len(self.parts)):
-            total = total + self._shaped(n)
-        return np.asarray(np.minimum(total.min(axis=0), FORBIDDEN))
+        shape = tuple(part.shape[1] for part in self.parts)
+        if not shape:
+            return np.asarray(np.minimum(self.base.min(), FORBIDDEN))
+        # a row of the first group at a time: [ways, entries] of all would not stay in the cache
+        rest = self.base[:, None]
+        for part in self.parts[1:]:
+            rest = (rest[:, :, None] + part[:, None, :]).reshape(len(rest), -1)
+        first = self.parts[0]
+        made = np.empty((shape[0], rest.shape[1]), np.int64)
+        for c in range(shape[0]):
+            np.min(rest + first[:, c, None], axis=0, out=made[c])
+        return np.minimum(made, FORBIDDEN).reshape(shape)
+
+    def only(self, kept: Sequence[IntArray]) -> Matrices:
+        """With these choices of every group alone."""
+        parts = tuple(p[:, k] for p, k in zip(self.parts, kept, strict=True))
+        return Matrices(self.ways, self.home, self.base, parts)
 
     def reduced(self) -> Matrices:
         """Without the ways that in no entry are better than another one."""
@@ -69,11 +83,6 @@ class Matrices:
             self.base[keep],
             tuple(p[keep] for p in self.parts),
         )
-
-    def _shaped(self, n: int) -> IntArray:
-        shape = [1] * (len(self.parts) + 1)
-        shape[0], shape[n + 1] = self.parts[n].shape
-        return self.parts[n].reshape(shape)
 
     def cheapest(self, chosen: Sequence[int]) -> tuple[int, int]:
         """Index of the first cheapest way, and its bytes, for one choice of every group."""
@@ -105,6 +114,15 @@ class Pricing:
         ways.
         """
         around = operator.groups
+        alike = _alike(operator, choices)
+        if len(alike) > 1:
+            return _merged(
+                [
+                    (kept, self.matrices(operator, factors, _kept(around, choices, kept), prefixes))
+                    for kept in alike
+                ],
+                tuple(len(choices[g]) for g in around),
+            )
         local = {g: n for n, g in enumerate(around)}
         slots = tuple(local.get(g, g) for g in (*operator.inputs, *operator.outputs))
         ways = self._ways(operator, factors, choices, prefixes)
@@ -210,6 +228,48 @@ class Pricing:
 
 def _own(operator: Operator) -> int:
     return len(operator.outputs) - operator.versions
+
+
+Kept = tuple[tuple[int, ...], ...]  # for each group around an operator, some of its choices
+
+
+def _alike(operator: Operator, choices: Mapping[int, Choices]) -> list[Kept]:
+    """The choices of the groups around, in parts in which each output is copied along the same
+    cuts: they say along which cuts all the work may be done in every group.
+    """
+    written = {g for g in operator.outputs if g >= 0} if operator.place is Place.CUT else set()
+    sorts: list[list[tuple[int, ...]]] = []
+    for g in operator.groups:
+        if g not in written:
+            sorts.append([tuple(range(len(choices[g])))])
+            continue
+        by_copies: dict[tuple[bool, ...], list[int]] = {}
+        for n, layout in enumerate(choices[g]):
+            by_copies.setdefault(tuple(c is None for c in layout.cuts), []).append(n)
+        sorts.append([tuple(part) for part in by_copies.values()])
+    return list(itertools.product(*sorts))
+
+
+def _kept(
+    around: Sequence[int], choices: Mapping[int, Choices], kept: Kept
+) -> Mapping[int, Choices]:
+    return {g: tuple(choices[g][n] for n in part) for g, part in zip(around, kept, strict=True)}
+
+
+def _merged(made: Sequence[tuple[Kept, Matrices]], counts: Sequence[int]) -> Matrices:
+    """One table of parts: a way of one part is forbidden in the others."""
+    parts: list[list[IntArray]] = [[] for _ in counts]
+    for kept, matrices in made:
+        for n, count in enumerate(counts):
+            whole = np.full((len(matrices.base), count), FORBIDDEN)
+            whole[:, kept[n]] = matrices.parts[n]
+            parts[n].append(whole)
+    return Matrices(
+        tuple(way for _, m in made for way in m.ways),
+        made[0][1].home,
+        np.concatenate([m.base for _, m in made]),
+        tuple(np.concatenate(p) for p in parts),
+    )
 
 
 def _whole_at_home(operator: Operator, factors: tuple[int, ...]) -> Candidates:

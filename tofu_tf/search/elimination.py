@@ -113,6 +113,16 @@ def contraction_path(scopes: Sequence[Scope], sizes: Sequence[int]) -> list[tupl
     return [tuple(p) for p in paths.greedy(names, frozenset(), size_of)]
 
 
+def demand(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[int, int]:
+    """Entries of the largest table that elimination would make for these scopes, and of all."""
+    # scopes of one shape are one table
+    distinct = [s for s in dict.fromkeys(tuple(sorted(s)) for s in scopes) if s]
+    if not distinct:
+        return 0, 0
+    _, joins = _simulate(distinct, contraction_path(distinct, sizes), sizes)
+    return max(n for n, _ in joins), sum(n for n, _ in joins)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Step:
     """Join the tables at `positions` of the list as it then is; minimise `gone`, leave `kept`."""

@@ -51,13 +51,15 @@ class Outcome:
     """What an algorithm yields: each group's layout, each operator's way to be cut, and their
     bytes.
 
-    `reasons`: for groups that some cut does not divide, why.
+    `reasons`: for groups that some cut does not divide, why. `bound`: no layouts that the rules
+    allow cost fewer bytes; None where nobody asked.
     """
 
     layouts: tuple[Layout, ...]
     ways: tuple[tuple[Way, bool], ...]  # and whether it is worker 0's alone
     bytes: int
     reasons: Mapping[int, str]
+    bound: int | None = None
 
 
 def extended(problem: Problem, group: Group, prefix: Layout) -> tuple[Choices, str]:
@@ -165,14 +167,37 @@ def ways_of(
     around = {g: (layout,) for g, layout in enumerate(layouts)}
     found = []
     for operator, prefix in zip(problem.coarse.operators, prefixes, strict=True):
-        way = _following(operator, layouts) if operator.internal else None
-        if way is not None:
-            found.append((way, False))
+        if operator.internal:
+            found.append(way_inside(problem, operator, layouts))
             continue
         matrices = problem.pricing.matrices(operator, problem.factors, around, prefix)
         best, _ = matrices.cheapest([0] * len(operator.groups))
         found.append((matrices.ways[best], matrices.home))
     return tuple(found)
+
+
+def way_inside(problem: Problem, operator: Operator, layouts: Sequence[Layout]) -> tuple[Way, bool]:
+    """How an operator inside one group is cut, and whether it is at home."""
+    way = _following(operator, layouts)
+    if way is not None:
+        return way, False
+    around = {g: (layouts[g],) for g in operator.groups}
+    matrices = problem.pricing.matrices(operator, problem.factors, around)
+    best, _ = matrices.cheapest([0] * len(operator.groups))
+    return matrices.ways[best], matrices.home
+
+
+def uncut_reasons(problem: Problem, layouts: Sequence[Layout]) -> dict[int, str]:
+    """For each group that some cut does not divide, why."""
+    found: dict[int, str] = {}
+    for group, layout in zip(problem.coarse.groups, layouts, strict=True):
+        texts = []
+        for s, d in enumerate(layout.cuts):
+            if d is None:
+                texts.append(extended(problem, group, Layout(layout.cuts[:s], layout.home))[1])
+        if texts:
+            found[group.id] = "; ".join(dict.fromkeys(texts))
+    return found
 
 
 def _following(operator: Operator, layouts: Sequence[Layout]) -> Way | None:
