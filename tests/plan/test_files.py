@@ -30,6 +30,14 @@ def test_round_trip(plan: Plan, tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
+@pytest.mark.parametrize("algorithm", ["recursion", "joint"])
+def test_the_bound_is_kept(algorithm: str, tmp_path: Path) -> None:
+    found = find_plan(steps.training(64, (96, 160)), imagined(4), algorithm=algorithm)
+    save_plan(found, tmp_path / "a.json")
+    assert load_plan(tmp_path / "a.json").bound == found.bound
+    assert (found.bound is None) == (algorithm == "recursion")
+
+
 def without(name: str) -> Any:
     return lambda data: data.pop(name)
 

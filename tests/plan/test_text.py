@@ -11,7 +11,14 @@ from tofu_tf.graph.ir import Ref, TensorSpec, Variable
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import imagined
 from tofu_tf.plan.plans import Plan
-from tofu_tf.plan.text import bytes_text, plan_sections, plan_text, size_text
+from tofu_tf.plan.text import (
+    bytes_text,
+    certificate_lines,
+    plan_sections,
+    plan_text,
+    size_text,
+    summary_lines,
+)
 
 COPIED = Layout((None, None))
 HOME = Layout((None, None), home=True)
@@ -63,6 +70,26 @@ PLAN = Plan(
 
 def test_the_table(golden: Callable[..., None]) -> None:
     golden(str(PLAN), "plan")
+
+
+@pytest.mark.parametrize(
+    "bound, predicted, line",
+    [
+        (None, 1000, ()),
+        (1000, 1000, ("certificate: optimal",)),
+        (
+            1000,
+            900,
+            ("certificate: optimal by 1000 B, shared fetches counted for each reader",),
+        ),
+        (800, 1000, ("certificate: within 25.00% of optimal",)),
+        (999, 1000, ("certificate: within 0.11% of optimal",)),
+    ],
+)
+def test_the_certificate(bound: int | None, predicted: int, line: tuple[str, ...]) -> None:
+    plan = dataclasses.replace(PLAN, search_bytes=1000, predicted_bytes=predicted, bound=bound)
+    assert certificate_lines(plan) == line
+    assert set(line) <= set(summary_lines(plan))
 
 
 def test_every_line_fits_on_a_wide_terminal() -> None:

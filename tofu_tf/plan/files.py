@@ -68,6 +68,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "objective": plan.objective,
         "predicted_bytes": plan.predicted_bytes,
         "search_bytes": plan.search_bytes,
+        "bound": plan.bound,
         "layouts": {
             str(ref): "home" if layout.home else list(layout.cuts)
             for ref, layout in plan.layouts.items()
@@ -132,6 +133,7 @@ def plan_from_json(data: Any, where: str = "plan") -> Plan:
             reading.table(data, "specs", lambda name, v: (Ref.parse(name), _spec(v))),
             reading.table(data, "variables", lambda name, v: (name, _variable(name, v))),
             reading.table(data, "whole", lambda name, v: (name, _whole(v))),
+            None if data.get("bound") is None else reading.entry(data, "bound", int, 0),
         )
     if plan is None or reading.wrong:
         shown = reading.wrong[:12]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from tofu_tf.graph.ir import CONST, Graph, Ref, TensorSpec, Variable
@@ -51,6 +52,7 @@ class Plan:
 
     `predicted_bytes`: bytes that cross between devices in one step (feeds and results apart).
     `search_bytes`: the objective's value at the optimum, an upper bound of it (fetches not shared).
+    `bound`: no plan by the same rules has fewer search_bytes; None where nothing is known.
     `reasons`: for tensors that are not cut, why. `whole`: by node, what runs whole as nothing says
     how it could be cut.
     `specs` and `variables`, for people to read (see `with_specs`): shape and dtype of every tensor
@@ -69,6 +71,16 @@ class Plan:
     specs: Mapping[Ref, TensorSpec] = dataclasses.field(default_factory=dict)
     variables: Mapping[str, Variable] = dataclasses.field(default_factory=dict)
     whole: Mapping[str, Whole] = dataclasses.field(default_factory=dict)
+    bound: int | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """By what part of the least possible search_bytes these may be above it; 0.0: optimal."""
+        if self.bound is None:
+            return None
+        if self.search_bytes <= self.bound:
+            return 0.0
+        return (self.search_bytes - self.bound) / self.bound if self.bound else math.inf
 
     def __str__(self) -> str:
         from tofu_tf.plan.text import plan_text

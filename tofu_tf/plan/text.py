@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
 from tofu_tf.graph.ir import Ref, TensorSpec
@@ -70,8 +71,21 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
         f" ({', '.join(f'd{s}' for s in range(len(machine.factors)))})",
         f"algorithm {plan.algorithm}, objective {plan.objective}",
         f"predicted communication: {bytes_text(plan.predicted_bytes)} per step",
+        *certificate_lines(plan),
         f"tensors: {shown}",
     )
+
+
+def certificate_lines(plan: Plan) -> tuple[str, ...]:
+    """How far from the least bytes the plan may be; nothing where nobody knows."""
+    if plan.gap is None:
+        return ()
+    # never rounded to what was not proven
+    percent = math.ceil(plan.gap * 1e4) / 100
+    close = "optimal" if plan.gap == 0 else f"within {percent:.2f}% of optimal"
+    if plan.search_bytes != plan.predicted_bytes:
+        close += f" by {bytes_text(plan.search_bytes)}, shared fetches counted for each reader"
+    return (f"certificate: {close}",)
 
 
 def whole_lines(plan: Plan, most: int = ACTIVATIONS) -> tuple[str, ...]:

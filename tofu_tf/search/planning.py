@@ -77,6 +77,7 @@ def find_plan(
         algorithm,
         objective,
         search_bytes=outcome.bytes,
+        bound=outcome.bound,
         reasons=_reasons(coarse, layouts, outcome, kept_variables(graph, describing)),
     )
     plan = dataclasses.replace(
