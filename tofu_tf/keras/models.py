@@ -26,7 +26,6 @@ def distribute(
     objective: str = "bytes",
     algorithm: str = "recursion",
     lowering: str = "p2p",
-    memory: int | None = None,
     undescribed: str = "refuse",
 ) -> Model:
     """The same model, whose fit, evaluate and predict now run partitioned over the devices.
@@ -45,21 +44,21 @@ def distribute(
       algorithm: how it searches.
       lowering: how data move between devices: ``"p2p"``, ``"collective"`` (by TensorFlow's
         collectives where one fits), or ``"auto"``: collectives on distinct physical GPUs only.
-      memory: bytes that a device may hold; None for no limit.
       undescribed: ``"refuse"`` steps with ops that nothing is known of (no description, sizes that
         depend on data, loops), or run these ops ``"whole"`` on the first device.
 
     Raises:
       ModelError: not a tf_keras model, run_eagerly, made under a tf.distribute strategy.
       DeviceError: devices that are unknown, repeated or too few.
-      PlanError: with `batch`, a step that cannot be partitioned.
+      PlanError: with `batch`, a step that cannot be partitioned; a `plan` that is none, or that
+        comes with `constraints`, which it would not follow.
     """
     checking.check_model(model)
     names = finding.find_devices(devices, device_type)
-    given = files.load_plan(plan) if isinstance(plan, str | Path) else plan
+    given = files.given_plan(plan, constraints)
     distribution = training.Distribution(
         model,
-        machine_of(names, memory),
+        machine_of(names),
         constraints,
         given,
         objective,

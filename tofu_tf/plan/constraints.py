@@ -37,6 +37,7 @@ def wanted_layouts(
     """
     found: dict[Ref, Layout] = {}
     wrong: list[str] = []
+    check_names(constraints)
     for name, wish in (constraints or {}).items():
         refs = _matching(graph, name)
         if not refs:
@@ -75,6 +76,23 @@ def wanted_layouts(
     return found
 
 
+def check_names(constraints: object) -> None:
+    """Nothing when `constraints` is None or maps names.
+
+    Raises:
+      ConstraintError: something else.
+    """
+    if constraints is None:
+        return
+    if not isinstance(constraints, Mapping) or not all(isinstance(n, str) for n in constraints):
+        raise errors.ConstraintError(
+            "constraints",
+            f"{constraints!r}",
+            "a dict from names to one entry for each dimension",
+            'such as {"dense/kernel": (None, "d0")}',
+        )
+
+
 def _cuts_text(machine: Machine) -> str:
     cuts = ", ".join(f"d{s} (in {f})" for s, f in enumerate(machine.factors))
     return f"{machine.workers} workers and the cuts {cuts}" if cuts else "one worker and no cut"
@@ -106,7 +124,7 @@ def _read(
     graph: Graph, machine: Machine, name: str, ref: Ref, wish: Wish, wrong: list[str]
 ) -> Layout | None:
     shape = graph.spec(ref).shape
-    if isinstance(wish, str) or len(wish) != len(shape):
+    if not isinstance(wish, tuple | list) or len(wish) != len(shape):
         wrong.append(
             f"{name!r}: {wish!r} is not one entry for each dimension of {ref} {list(shape)}"
         )
@@ -131,6 +149,8 @@ def _read(
 def _cut_numbers(entry: str | Sequence[str] | None) -> list[int | None]:
     if entry is None:
         return []
+    if not isinstance(entry, str | tuple | list):
+        return [None]
     text = entry if isinstance(entry, str) else "".join(map(str, entry))
     if not re.fullmatch(r"(d\d+)+", text):
         return [None]

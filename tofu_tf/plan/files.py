@@ -39,14 +39,41 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         ) from error
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise errors.PlanFileError(
             str(path),
-            f"is not JSON: {error.msg} in line {error.lineno}",
+            f"is not JSON: {error}",
             "a plan file, whole",
             "save the plan again",
         ) from error
     return plan_from_json(data, str(path))
+
+
+def given_plan(
+    plan: Plan | str | os.PathLike[str] | None, constraints: object = None
+) -> Plan | None:
+    """The plan that a caller gave, as it is or as a file.
+
+    Raises:
+      PlanError: something else, or a plan together with `constraints`.
+      PlanFileError: see `load_plan`.
+    """
+    if plan is None:
+        return None
+    if constraints:
+        raise errors.PlanError(
+            "plan and constraints",
+            "both are given, and a plan has all layouts already",
+            "one of them",
+            "leave the constraints out, or plan again with them",
+        )
+    if isinstance(plan, str | os.PathLike):
+        return load_plan(plan)
+    if not isinstance(plan, Plan):
+        raise errors.PlanError(
+            "plan", f"a {type(plan).__name__}", "a Plan, or the path of a file", "see save_plan"
+        )
+    return plan
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
@@ -58,14 +59,16 @@ def find_devices(
             "device_type", f"{device_type!r}", "one of " + ", ".join(map(repr, DEVICE_TYPES))
         )
     known = private_api.device_names()
-    if devices is None or isinstance(devices, int):
+    if devices is None or isinstance(devices, bool):
         return _first(devices, device_type, known)
+    if hasattr(devices, "__index__"):  # NumPy's integers too
+        return _first(operator.index(devices), device_type, known)
     return _named(devices, device_type, known)
 
 
 def _first(n: int | None, device_type: str | None, known: Sequence[str]) -> tuple[str, ...]:
     if isinstance(n, bool) or (n is not None and n < 1):
-        raise errors.DeviceError("devices", f"{n!r}", "at least one device")
+        raise errors.DeviceError("devices", f"{n!r}", "at least one device", "such as devices=4")
     kind = device_type or "GPU"
     found = tuple(d for d in known if _device_type(d) == kind)
     if not found and device_type is None:
@@ -85,9 +88,17 @@ def _first(n: int | None, device_type: str | None, known: Sequence[str]) -> tupl
 
 
 def _named(names: Sequence[str], device_type: str | None, known: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names) or not names:
+    if (
+        isinstance(names, str)
+        or not isinstance(names, Iterable)
+        or not all(isinstance(name, str) for name in names)
+        or not names
+    ):
         raise errors.DeviceError(
-            "devices", f"{names!r}", "None, a number of devices, or a list of device names"
+            "devices",
+            f"{names!r}",
+            "None, a number of devices, or a list of device names",
+            "such as devices=4",
         )
     full = [_canonical(name, known) for name in names]
     unknown = [name for name, found in zip(names, full, strict=True) if found is None]

@@ -164,7 +164,6 @@ def function(
     objective: str = "bytes",
     algorithm: str = "recursion",
     lowering: str = "p2p",
-    memory: int | None = None,
     undescribed: str = "refuse",
 ) -> Any:
     """`python` as a function whose calls run partitioned over the devices; a decorator too.
@@ -188,7 +187,6 @@ def function(
       algorithm: how it searches.
       lowering: how data move between devices: ``"p2p"``, ``"collective"`` (by TensorFlow's
         collectives where one fits), or ``"auto"``: collectives on distinct physical GPUs only.
-      memory: bytes that a device may hold; None for no limit.
       undescribed: ``"refuse"`` functions with ops that nothing is known of (no description, sizes
         that depend on data, loops), or run these ops ``"whole"`` on the first device.
     """
@@ -200,7 +198,6 @@ def function(
         "objective": objective,
         "algorithm": algorithm,
         "lowering": lowering,
-        "memory": memory,
         "undescribed": undescribed,
     }
     if python is None:
@@ -212,12 +209,11 @@ def _steps(
     devices: int | Sequence[str] | None,
     device_type: str | None,
     plan: Plan | str | Path | None,
-    memory: int | None,
     **options: Any,
 ) -> Steps:
     names = finding.find_devices(devices, device_type)
-    given = files.load_plan(plan) if isinstance(plan, str | Path) else plan
-    return Steps(machine_of(names, memory), plan=given, **options)
+    given = files.given_plan(plan, options["constraints"])
+    return Steps(machine_of(names), plan=given, **options)
 
 
 def _spread(python: Callable[..., Any]) -> Callable[..., Any]:

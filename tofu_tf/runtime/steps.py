@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tofu_tf import pipeline
 from tofu_tf.capture.captured import Captured, flatten_inputs, pack_outputs
+from tofu_tf.plan.constraints import check_names
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Machine
 from tofu_tf.plan.plans import Plan
@@ -77,6 +78,7 @@ class Steps:
         self._announced: set[str] = set()
         self.lock = threading.RLock()
         self.made: dict[tuple[str, tuple[Any, ...]], Step] = {}
+        check_names(constraints)
         self._constraints = dict(constraints or {})
         if lowering == "auto":
             lowering = "collective" if devices.are_distinct_gpus(machine.devices) else "p2p"
@@ -138,7 +140,8 @@ class Steps:
         first = settles and not self._is_settled
         if first and self.given is not None:
             pipeline.check_plan(self.given, captured.graph, self.machine)
-            return self.given
+            # a plan counts workers; which devices they are is the caller's to say
+            return dataclasses.replace(self.given, machine=self.machine)
         constraints = self._constraints
         if not first and (self._is_settled or awaited):
             # A tensor's constraint is meant for the step that settles; a variable's holds
