@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -85,23 +86,28 @@ def _value(tensor: tf.Tensor):
         return session.run(tensor)
 
 
+def slow(case: tuple[Any, ...]) -> Any:
+    """Each is a process of its own, most of whose seconds go to importing TensorFlow."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "program, arguments, said",
     [
         (DIGITS, ["--model=alexnet"], "cnn|mlp|wide_resnet"),
-        (DIGITS, ["--devices=0"], "--devices=0"),
+        slow((DIGITS, ["--devices=0"], "--devices=0")),
         (DIGITS, ["--batch=1000"], "at most 287"),
-        (DIGITS, ["--learning_rate=0"], "a learning rate is above 0"),
-        (DIGITS, ["mlp"], "Only flags are taken"),
+        slow((DIGITS, ["--learning_rate=0"], "a learning rate is above 0")),
+        slow((DIGITS, ["mlp"], "Only flags are taken")),
         (DIGITS, ["--device_type=GPU"], "GPUs"),
         (LOOP, ["--units=0"], "--units=0"),
-        (GRAPH_DEF, ["--graph=missing.pb"], "--graph and --fetches go together"),
+        slow((GRAPH_DEF, ["--graph=missing.pb"], "--graph and --fetches go together")),
         (GRAPH_DEF, ["--graph=missing.pb", "--fetches=loss"], "missing.pb"),
     ],
 )
 def test_bad_flags_are_explained(program, arguments, said):
     ran = programs.run(program, *arguments)
-    assert ran.returncode not in (0, -1)
+    assert ran.returncode in (1, 2)
     assert said in ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 
@@ -114,10 +120,11 @@ def test_an_unknown_model_lists_the_known_ones():
 @pytest.mark.parametrize(
     "name, sizes, parameters",
     [
-        # The sizes that are published: VGG-16; WResNet-152-10
-        # (5.82 G, three float32 of each in 65.0 GiB).
+        # VGG-16 as published; three float32 a parameter are 4.3 GiB of WResNet-50-4 and 65.0 GiB
+        # of WResNet-152-10, as in Tofu's evaluation.
         ("vgg", {"depth": 16}, 138_357_544),
-        ("resnet", {"depth": 152, "width": 10}, 5_821_901_160),
+        ("resnet", {"depth": 50, "width": 4}, 383_783_656),
+        slow(("resnet", {"depth": 152, "width": 10}, 5_821_901_160)),
     ],
 )
 def test_models_have_their_published_sizes(name, sizes, parameters):
