@@ -37,7 +37,7 @@ def test_digits_are_learnt_as_on_one_device(model, devices):
     assert re.search(r"weights after 5 steps +\d", ran.stdout)
 
 
-@pytest.mark.parametrize("k", [3, 4])
+@pytest.mark.parametrize("k", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_loop_of_ones_own(k):
     ran = programs.run(LOOP, f"--devices={k}", "--check", "--report")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -54,7 +54,7 @@ def test_too_little_training_is_an_error_code():
     assert "NOT above 0.95" in ran.stdout
 
 
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("k", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_built_graph_is_partitioned(k, tmp_path):
     written = tmp_path / "placed.pb"
     ran = programs.run(GRAPH_DEF, f"--devices={k}", f"--output={written}")
@@ -67,7 +67,9 @@ def test_a_built_graph_is_partitioned(k, tmp_path):
     assert not checking.check_placement(placed)
 
 
-@pytest.mark.parametrize("suffix, as_text", [("pb", False), ("pbtxt", True)])
+@pytest.mark.parametrize(
+    "suffix, as_text", [("pb", False), pytest.param("pbtxt", True, marks=pytest.mark.slow)]
+)
 def test_a_graph_from_a_file_is_partitioned(suffix, as_text, tmp_path):
     graph = tf.Graph()
     with graph.as_default():

@@ -62,7 +62,7 @@ def shallow_resnet() -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("k", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_steps_of_a_bottleneck_resnet(k):
     oracle.check(shallow_resnet, images(12, (23, 23, 3)), k, batch=4)
 
