@@ -17,6 +17,7 @@ X, Y = np.ones((16, 40), np.float32), np.ones((16, 24), np.float32)
 
 
 def _model() -> keras.Model:
+    keras.backend.clear_session()  # a plan knows nodes by name, and Keras numbers the models it names
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.layers.Dense(48, "tanh", name="a"), keras.layers.Dense(24)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -28,8 +29,8 @@ def _plan() -> Any:
 
 
 def test_a_plan_runs_on_the_devices_that_are_asked_for(tmp_path: pathlib.Path) -> None:
+    keras.Sequential()
     save_plan(_plan(), tmp_path / "plan.json")
-    keras.backend.clear_session()
     model = tofu_tf.distribute(_model(), ["CPU:5", "CPU:6"], plan=tmp_path / "plan.json")
     model.fit(X, Y, batch_size=16, verbose=0)
     placed = {n.device.rpartition(":")[2] for n in model.tofu.graph_def.node}
