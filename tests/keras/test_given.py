@@ -17,7 +17,7 @@ X, Y = np.ones((16, 40), np.float32), np.ones((16, 24), np.float32)
 
 
 def _model() -> keras.Model:
-    keras.backend.clear_session()  # a plan knows nodes by name, and Keras numbers the models it names
+    keras.backend.clear_session()  # plans know nodes by name, and Keras numbers its models
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.layers.Dense(48, "tanh", name="a"), keras.layers.Dense(24)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
