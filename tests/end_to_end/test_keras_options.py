@@ -54,7 +54,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("name, k", zip(OPTIMIZERS, itertools.cycle([2, 3]), strict=False))
+@pytest.mark.parametrize("name, k", list(zip(OPTIMIZERS, itertools.cycle([2, 3]), strict=False)))
 def test_optimizers(name, k):
     oracle.check(lambda: net(OPTIMIZERS[name], "mse"), (X, REAL), k, batch=10)
 
