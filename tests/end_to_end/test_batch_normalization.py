@@ -95,3 +95,27 @@ def test_inference_uses_the_moving_averages():
             one.predict(IMAGES[rows], verbose=0),
             **oracle.FLOAT32,
         )
+
+
+def wide() -> keras.Model:
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input((5, 4, 67)),
+            layers.Conv2D(520, 1, use_bias=False, name="conv"),
+            layers.BatchNormalization(momentum=0.9, name="norm"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(67, name="logits"),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.05), loss)
+    return model
+
+
+@pytest.mark.parametrize("moving", ["moving_*", "*"])
+def test_moving_averages_cut_finer_than_the_images(moving):
+    """Several devices make the same channels of them, and only the owner's are of use."""
+    asked = {"*/norm/FusedBatchNormV3": ("d0", None, None, "d1"), f"norm/{moving}": ("d0d1",)}
+    x, y = R.rand(13, 5, 4, 67).astype("float32"), R.randint(0, 67, 13)
+    oracle.check(wide, (x, y), K, batch=13, constraints=asked)

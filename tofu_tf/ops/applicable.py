@@ -131,6 +131,8 @@ def _apply(
     description = descriptions.describe(
         variant.describe, operands, shapes, given, internals, variant.exact
     )
+    if internals:  # without any the body is the op's one kernel
+        description = dataclasses.replace(description, serves=variant.serves)
     axes = tuple(
         a for a in strategies.cuttable(description) if a.split(".")[0] not in variant.uncut
     )

@@ -246,7 +246,16 @@ def _image_axes(x: Shape, data_format: str) -> tuple[str, ...]:
         _forward((1, 1, 1, 6), True, exponential_avg_factor=0.1),
         _forward((2, 3, 4, 3, 5), True, data_format="NDHWC"),
     ),
-    variants=(Variant(_split_forward, _normalize_split, "split", _statistics),),
+    variants=(
+        Variant(
+            _split_forward,
+            _normalize_split,
+            "split",
+            _statistics,
+            # scale and offset for the image, the running statistics each for its next value
+            serves={1: (0,), 2: (0,), 3: (1,), 4: (2,)},
+        ),
+    ),
 )
 def fused_batch_norm(
     x: Operand,
@@ -322,7 +331,16 @@ def _split_gradient(
         _backward((1, 12, 7, 1), True, data_format="NCHW"),
         _backward((2, 3, 4, 3, 5), True, data_format="NDHWC"),
     ),
-    variants=(Variant(_split_gradient, _gradient_split, "split", _statistics),),
+    variants=(
+        Variant(
+            _split_gradient,
+            _gradient_split,
+            "split",
+            _statistics,
+            # scale for the image's gradient, the variance for that and its own
+            serves={2: (0,), 4: (0, 1)},
+        ),
+    ),
 )
 def fused_batch_norm_grad(
     gradient: Operand,

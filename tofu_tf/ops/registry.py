@@ -81,7 +81,9 @@ class Variant:
     `internals`: for every internal reduction (a Sum over all axes but these) the axes of its
     result.
     `uncut`: axes that the description has but that this body cannot cut. `exact`: a piece must be
-    given just the elements that it uses (reshapes).
+    given just the elements that it uses (reshapes). `serves`: for a body of several nodes, inputs
+    of which only some outputs have any use, with these outputs; not for inputs that the internal
+    reductions need.
     """
 
     describe: Callable[..., Any]
@@ -90,6 +92,7 @@ class Variant:
     internals: Callable[..., Sequence[Sequence[str]]] | None = None
     uncut: tuple[str, ...] = ()
     exact: bool = False
+    serves: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

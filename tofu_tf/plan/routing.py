@@ -68,6 +68,7 @@ def transfers_of(
         if node.writes or node.name in effects:
             alive |= work.boxes.present
         own = len(node.outputs) - len(node.writes)
+        makers = [np.zeros_like(alive) for _ in range(own)]  # of each output, where it is used
         for o, ref in enumerate(node.refs[:own]):
             if ref in finding.used:
                 owned, spec = finding.held(ref), node.outputs[o]
@@ -77,11 +78,13 @@ def transfers_of(
                 )
                 if change:
                     wanted = finding.used[ref]
-                    yield from _together(change, ref, -1, work.writes[o], wanted, alive, width)
-                    continue
-                way = finding.route(work.writes[o], work.partials[o], owned)
-                for transfer, elements in _along(way, finding, ref, finding.used[ref], alive):
-                    yield transfer, elements, width
+                    yield from _together(change, ref, -1, work.writes[o], wanted, makers[o], width)
+                else:
+                    way = finding.route(work.writes[o], work.partials[o], owned)
+                    used = finding.used[ref]
+                    for transfer, elements in _along(way, finding, ref, used, makers[o]):
+                        yield transfer, elements, width
+                alive |= makers[o]
         if not alive.any():
             continue
         for n, (made, partial) in enumerate(
@@ -106,14 +109,17 @@ def transfers_of(
                 continue
             width = graph.spec(ref).itemsize
             held = finding.held(ref)
+            readers = alive
+            if i in work.serves:
+                readers = np.logical_or.reduce([makers[o] for o in work.serves[i]])
             used = finding.used.setdefault(ref, np.zeros(plan.machine.workers, np.bool_))
             change = choosing and choosing(held, None, work.reads[i], graph.spec(ref).dtype)
             if change:
                 number = finding.number(ref, work.reads[i])
-                yield from _together(change, ref, number, held, alive, used, width)
+                yield from _together(change, ref, number, held, readers, used, width)
                 continue
             parts = finding.parts(held, work.reads[i])
-            for transfer, elements in _sent(parts, "fetch", ref, 0, alive, used):
+            for transfer, elements in _sent(parts, "fetch", ref, 0, readers, used):
                 yield transfer, elements, width
 
 

@@ -86,9 +86,9 @@ class _Collective(Rewriting):
         assert tensor is not None, "every worker is of a group"
         return tensor
 
-    def _divide(self, ref: Ref, need: Regions, near: Node) -> None:
+    def divide(self, ref: Ref, need: Regions, near: Node) -> None:
         if self._change(ref, need) is None:
-            super()._divide(ref, need, near)
+            super().divide(ref, need, near)
 
     def _change(self, ref: Ref, need: Regions) -> Change | None:
         if self.graph.nodes[ref.node].op == CONST or not need.present.any():

@@ -36,6 +36,7 @@ class Description:
     input i (their union is read). `writes[o]`: output o. `internals`: partial results that a body
     reduces and gives back to all parts. `fixed`: axes that must not be cut. `exact`: a part must
     read just the elements that it uses (a reshape), so that reads may not have holes either.
+    `serves[i]`: the only outputs that input i is of use for; where it is not named, for all.
     """
 
     extents: Mapping[str, int]
@@ -46,6 +47,7 @@ class Description:
     internals: tuple[Write, ...] = ()
     fixed: frozenset[str] = frozenset()
     exact: bool = False
+    serves: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         reads = ", ".join(

@@ -5,7 +5,7 @@ writes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Work:
 
     `reads[i]` and `writes[o]`: regions per worker. `partials[o]`: [workers] which partial result
     each worker makes of output o (all 0 where it is not cut along a reduction). `internal_writes`
-    and `internal_partials` likewise for a body's internal reductions.
+    and `internal_partials` likewise for a body's internal reductions. `serves`: see Description.
     """
 
     boxes: Boxes
@@ -31,6 +31,7 @@ class Work:
     reducers: tuple[str | None, ...]
     internal_writes: tuple[Regions, ...] = ()
     internal_partials: tuple[IntArray, ...] = ()
+    serves: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
 
 def cuttable(description: Description) -> tuple[str, ...]:
@@ -101,6 +102,7 @@ def work_of(
             for w in description.internals
         ),
         tuple(_partials(w, axes, factors) for w in description.internals),
+        description.serves,
     )
 
 
