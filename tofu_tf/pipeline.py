@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
-from tofu_tf import errors
 from tofu_tf.capture.graph_defs import capture_graph_def, split_fetches
 from tofu_tf.cost.evaluation import evaluate
 from tofu_tf.graph.ir import Graph
@@ -23,7 +22,7 @@ from tofu_tf.rewrite.exporting import exported
 from tofu_tf.rewrite.placed import Placed
 from tofu_tf.rewrite.rewriting import rewrite
 from tofu_tf.search.checking import check_plan
-from tofu_tf.search.planning import find_plan
+from tofu_tf.search.planning import check_choices, check_known, find_plan
 
 # How a change of layout becomes nodes.
 LOWERINGS: dict[str, Callable[[Graph, Plan, Describing | None], Placed]] = {
@@ -49,10 +48,7 @@ def apply_plan(
       PlanError: an unknown lowering.
       RewriteError: the plan does not fit the graph.
     """
-    if lowering not in LOWERINGS:
-        raise errors.PlanError(
-            f"lowering {lowering!r}", "is not known", f"one of {', '.join(sorted(LOWERINGS))}"
-        )
+    check_known("lowering", lowering, LOWERINGS)
     return LOWERINGS[lowering](graph, plan, describing)
 
 
@@ -124,4 +120,13 @@ def partition(
     return exported(placed, graph, tensors, operations), plan
 
 
-__all__ = ["LOWERINGS", "apply_plan", "check_plan", "find_plan", "partition"]
+__all__ = [
+    "LOWERINGS",
+    "apply_plan",
+    "check_choices",
+    "check_known",
+    "check_plan",
+    "find_plan",
+    "partition",
+    "with_bytes",
+]

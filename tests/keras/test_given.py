@@ -54,6 +54,10 @@ def test_numpy_numbers_of_devices() -> None:
         ({"constraints": {5: (None,)}}, ConstraintError),
         ({"constraints": "a"}, ConstraintError),
         ({"plan": 5}, PlanError),
+        ({"objective": "speed", "batch": None}, PlanError),
+        ({"algorithm": "joined", "batch": None}, PlanError),
+        ({"lowering": "nccl", "batch": None}, PlanError),
+        ({"undescribed": "ignore", "batch": None}, PlanError),
         ({"plan": {"format": "tofu_tf plan"}}, PlanError),
     ],
 )

@@ -79,6 +79,8 @@ class Steps:
         self.lock = threading.RLock()
         self.made: dict[tuple[str, tuple[Any, ...]], Step] = {}
         check_names(constraints)
+        pipeline.check_choices(objective, algorithm, undescribed)
+        pipeline.check_known("lowering", lowering, [*pipeline.LOWERINGS, "auto"])
         self._constraints = dict(constraints or {})
         if lowering == "auto":
             lowering = "collective" if devices.are_distinct_gpus(machine.devices) else "p2p"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tofu_tf import errors
 from tofu_tf.coarsen.coarsening import coarsen, kept_variables
@@ -60,9 +61,7 @@ def find_plan(
       ConstraintError: a constraint that matches nothing or cannot be.
       UndescribedError: ops without a description, which are refused.
     """
-    _known("objective", objective, OBJECTIVES)
-    _known("algorithm", algorithm, ALGORITHMS)
-    _known("undescribed", undescribed, UNDESCRIBED)
+    check_choices(objective, algorithm, undescribed)
     describing = describing or Describing(graph)
     wanted = wanted_layouts(graph, machine, constraints, pinned)
     _check_size(graph, machine)
@@ -89,10 +88,27 @@ def find_plan(
     return with_specs(plan, graph)
 
 
-def _known(what: str, name: str, table: Mapping[str, object]) -> None:
-    if name not in table:
+def check_choices(objective: str, algorithm: str, undescribed: str) -> None:
+    """Nothing when all are known names.
+
+    Raises:
+      PlanError: the first that is not, with those that are.
+    """
+    check_known("objective", objective, OBJECTIVES)
+    check_known("algorithm", algorithm, ALGORITHMS)
+    check_known("undescribed", undescribed, UNDESCRIBED)
+
+
+def check_known(what: str, name: object, known: Iterable[str]) -> None:
+    """Nothing when `name` is one of those `known`; else a PlanError that lists them."""
+    names = sorted(known)
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, 1)
         raise errors.PlanError(
-            f"{what} {name!r}", "is not known", f"one of {', '.join(map(repr, sorted(table)))}"
+            f"{what} {name!r}",
+            "is not known",
+            f"one of {', '.join(map(repr, names))}",
+            f"did you mean {near[0]!r}?" if near else f"leave {what} out for the usual one",
         )
 
 
