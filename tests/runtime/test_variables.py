@@ -237,6 +237,7 @@ def test_mixed_precision_wrappers():
     variables.shard_variable(layer.kernel, PARTS["rows"])
     np.testing.assert_array_equal(layer.kernel.numpy(), before)
     assert layer(tf.ones([1, 5])).dtype == tf.float16
+    # float16 has 11 bits; sums of five that nearly cancel lose a few of them
     np.testing.assert_allclose(
         layer(tf.ones([1, 5])), before.astype("float16").sum(0, keepdims=True), rtol=1e-2
     )
