@@ -182,5 +182,5 @@ def test_auto_is_point_to_point_on_cpus() -> None:
 
 def test_an_unknown_lowering() -> None:
     step = tofu_tf.function(lambda x: x + 1, devices=2, device_type="CPU", lowering="magic")
-    with pytest.raises(tofu_tf.TofuError, match="one of collective, p2p"):
+    with pytest.raises(tofu_tf.TofuError, match="one of 'auto', 'collective', 'p2p'"):
         step(tf.ones([4]))
