@@ -56,6 +56,27 @@ def test_a_chain_is_solved(seed: int) -> None:
     assert bound(graph).lower == minimise(graph).cost
 
 
+def test_regrets_are_rounded_with_the_bound() -> None:
+    """Found by the test above: a bound of 4.8 is 5, and 5 plus a regret of 0.2 is not below 5."""
+    no = FORBIDDEN
+    three = np.full((4, 2, 4), 0)
+    three[0, 1, 3] = three[1, 0, 3] = no
+    three[1, 1] = no
+    three[2] = [[no, 5, no, 6], [no, no, 0, 0]]
+    three[3, 1, 2:] = no
+    collecting = Collecting([4, 2, 4])
+    collecting.add((0, 1, 2), three)
+    collecting.add((0, 1), np.array([[no, no], [5, no], [0, 1], [no, no]]))
+    collecting.add((1, 2), np.array([[0, 0, 0, 0], [no, 4, no, no]]))
+    graph = collecting.graph()
+    found, best = bound(graph, 6), brute_force(graph).cost
+    assert (found.lower, best) == (5, 5)
+    assert min(found.regrets[0][:3]) == 0
+    for chosen in itertools.product(range(4), range(2), range(4)):
+        if graph.cost(chosen) == best:
+            assert all(r[c] == 0 for r, c in zip(found.regrets, chosen, strict=True))
+
+
 def test_a_choice_that_cannot_be() -> None:
     collecting = Collecting([2, 2])
     table = np.array([[5, 3], [FORBIDDEN, FORBIDDEN]])

@@ -70,7 +70,7 @@ def bound(
         if lower - before < LEAST_GAIN * (limit - lower):
             break
     lower = min(state.lower(), limit)
-    regrets = tuple(state.regrets(v, n) for v, n in enumerate(graph.sizes))
+    regrets = tuple(state.regrets(v, n, lower) for v, n in enumerate(graph.sizes))
     return Bound(lower, regrets, chosen)
 
 
@@ -149,11 +149,15 @@ class _State:
         return any(not len(k) for k in self.kept)
 
     def lower(self) -> int:
+        return math.ceil(self._minima())
+
+    def _minima(self) -> float:
+        """The sum of all minima. Solutions cost whole numbers, so the next one is a bound too."""
         if self.empty:
-            return FORBIDDEN
-        total = self.constant + sum(s.min(initial=np.inf) for s in self.single)
-        total += sum(t.costs.min(initial=np.inf) for t in self.tables)
-        return math.ceil(min(total, FORBIDDEN))
+            return float(FORBIDDEN)
+        total = self.constant + sum(float(s.min(initial=np.inf)) for s in self.single)
+        total += sum(float(t.costs.min(initial=np.inf)) for t in self.tables)
+        return min(total, float(FORBIDDEN))
 
     def passed(self, forward: bool) -> None:
         """Collects at every variable in turn, and hands on to the tables that reach further."""
@@ -189,11 +193,13 @@ class _State:
             at[v] = int(np.argmin(total))
         return tuple(int(k[at[v]]) for v, k in enumerate(self.kept))
 
-    def regrets(self, v: int, choices: int) -> Costs:
+    def regrets(self, v: int, choices: int, lower: int) -> Costs:
         """[choices] how much more than `lower` any solution costs that has the choice."""
         found = np.full(choices, np.inf)
         total, own = self._collected(v)
-        found[self.kept[v]] = np.maximum(total - own, 0)
+        # rounded as `lower` is, with the rest before it: what is rounded twice may be too much
+        least = np.ceil(self._minima() - own + total)
+        found[self.kept[v]] = np.maximum(least - lower, 0)
         return found
 
     def _collected(self, v: int) -> tuple[Costs, float]:
