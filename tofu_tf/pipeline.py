@@ -75,7 +75,7 @@ def partition(
     algorithm: str = "recursion",
     constraints: Mapping[str, Wish] | None = None,
     lowering: str = "p2p",
-    undescribed: str = "refuse",
+    undescribed: str = "whole",
 ) -> tuple[graph_pb2.GraphDef, Plan]:
     """A GraphDef rewritten over the devices of `machine`, and the plan that it follows.
 
@@ -88,7 +88,7 @@ def partition(
       batch: the size of unknown first dimensions of Placeholders.
       objective: see `find_plan`; also `algorithm` and `constraints`.
       lowering: see `apply_plan`.
-      undescribed: "refuse" ops that nothing is known of, or run them "whole" on the first device.
+      undescribed: run ops that nothing is known of "whole" on the first device, or "refuse" them.
 
     Returns:
       The placed GraphDef, which stock TensorFlow runs, and its Plan. Placeholders keep their names.

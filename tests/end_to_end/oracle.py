@@ -95,7 +95,10 @@ def made(make: Make, seed: int = 1) -> keras.Model:
 
 
 def distributed(make: Make, k: int, seed: int = 1, **options: Any) -> keras.Model:
-    """The same model over k logical CPUs."""
+    """The same model over k logical CPUs; an op that could only run whole is refused unless asked
+    for.
+    """
+    options = {"undescribed": "refuse", **options}
     return tofu_tf.distribute(made(make, seed), k, device_type="CPU", **options)
 
 

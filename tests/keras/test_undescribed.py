@@ -129,7 +129,7 @@ def test_with_collectives() -> None:
 
 
 @pytest.mark.parametrize("name", ["loop", "printing"])
-def test_refused_by_default(name: str) -> None:
+def test_refused_when_asked(name: str) -> None:
     make, x = MODELS[name]
     with pytest.raises(errors.TofuError, match="undescribed='whole'"):
         oracle.train(oracle.distributed(make, K), (x, Y), 8)

@@ -225,7 +225,7 @@ def test_such_a_variable_cannot_be_asked_to_be_cut() -> None:
 )
 def test_refused_unless_asked_for(make: Callable[[Weights], Any], text: str) -> None:
     with pytest.raises(errors.UndescribedError, match=text) as caught:
-        planned(make)
+        planned(make, undescribed="refuse")
     assert "undescribed='whole'" in str(caught.value)
 
 

@@ -54,9 +54,9 @@ def new_flags() -> flags.FlagValues:
     flags.DEFINE_string("objective", "bytes", "What plans minimise.", flag_values=values)
     flags.DEFINE_enum(
         "undescribed",
-        "refuse",
+        "whole",
         ["refuse", "whole"],
-        "Refuse ops that nothing is known of, or run them whole on the first device.",
+        "Run ops that nothing is known of whole on the first device, or refuse the graph.",
         flag_values=values,
     )
     flags.DEFINE_string(

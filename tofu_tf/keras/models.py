@@ -26,7 +26,7 @@ def distribute(
     objective: str = "bytes",
     algorithm: str = "recursion",
     lowering: str = "p2p",
-    undescribed: str = "refuse",
+    undescribed: str = "whole",
 ) -> Model:
     """The same model, whose fit, evaluate and predict now run partitioned over the devices.
 
@@ -44,8 +44,9 @@ def distribute(
       algorithm: how it searches.
       lowering: how data move between devices: ``"p2p"``, ``"collective"`` (by TensorFlow's
         collectives where one fits), or ``"auto"``: collectives on distinct physical GPUs only.
-      undescribed: ``"refuse"`` steps with ops that nothing is known of (no description, sizes that
-        depend on data, loops), or run these ops ``"whole"`` on the first device.
+      undescribed: run ops that nothing is known of (no description, sizes that depend on data,
+        loops) ``"whole"`` on the first device, listed in the plan and once in the log, or
+        ``"refuse"`` steps that hold any.
 
     Raises:
       ModelError: not a tf_keras model, run_eagerly, made under a tf.distribute strategy.

@@ -35,7 +35,7 @@ class Distribution:
         objective: str = "bytes",
         algorithm: str = "recursion",
         lowering: str = "p2p",
-        undescribed: str = "refuse",
+        undescribed: str = "whole",
     ) -> None:
         self.machine = machine
         self._model = model

@@ -164,7 +164,7 @@ def function(
     objective: str = "bytes",
     algorithm: str = "recursion",
     lowering: str = "p2p",
-    undescribed: str = "refuse",
+    undescribed: str = "whole",
 ) -> Any:
     """`python` as a function whose calls run partitioned over the devices; a decorator too.
 
@@ -187,8 +187,9 @@ def function(
       algorithm: how it searches.
       lowering: how data move between devices: ``"p2p"``, ``"collective"`` (by TensorFlow's
         collectives where one fits), or ``"auto"``: collectives on distinct physical GPUs only.
-      undescribed: ``"refuse"`` functions with ops that nothing is known of (no description, sizes
-        that depend on data, loops), or run these ops ``"whole"`` on the first device.
+      undescribed: run ops that nothing is known of (no description, sizes that depend on data,
+        loops) ``"whole"`` on the first device, listed in the plan and once in the log, or
+        ``"refuse"`` functions that hold any.
     """
     options = {
         "devices": devices,

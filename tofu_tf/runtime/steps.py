@@ -71,7 +71,7 @@ class Steps:
         objective: str = "bytes",
         algorithm: str = "recursion",
         lowering: str = "p2p",
-        undescribed: str = "refuse",
+        undescribed: str = "whole",
     ) -> None:
         self.machine, self.given = machine, plan
         self.undescribed = undescribed

@@ -37,7 +37,7 @@ def find_plan(
     pinned: Mapping[str, Layout] | None = None,
     small_bytes: int = SMALL_BYTES,
     describing: Describing | None = None,
-    undescribed: str = "refuse",
+    undescribed: str = "whole",
     announced: set[str] | None = None,
 ) -> Plan:
     """How every tensor of `graph` lies on `machine` and how every operator is cut.
@@ -51,8 +51,8 @@ def find_plan(
       pinned: variables' layouts that an earlier plan has settled.
       small_bytes: tensors up to this size are copied, or kept on worker 0, instead of cut.
       describing: descriptions of the graph's nodes, where the caller has them already.
-      undescribed: "refuse" ops that nothing is known of, or run them "whole" on the first device,
-        with their inputs brought there; they are listed in the plan and in the log.
+      undescribed: run ops that nothing is known of "whole" on the first device, with their inputs
+        brought there, listed in the plan and in the log; or "refuse" them.
       announced: what the log holds already, and is not said again.
 
     Raises:
