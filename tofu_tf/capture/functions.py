@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tofu_tf.capture.captured import Captured
+from tofu_tf.capture.drawing import Streams, draw
 from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import inline
 from tofu_tf.capture.shaping import check_static, imported
@@ -21,6 +22,7 @@ def capture_function(
     arguments: Sequence[Any],
     named: Iterable[tuple[str, tf.Variable]] = (),
     dynamic: bool = False,
+    streams: Streams | None = None,
 ) -> Captured:
     """What ``function(*arguments)`` does, as a Graph with static shapes.
 
@@ -31,29 +33,36 @@ def capture_function(
         baked in.
       named: the names wanted for some of the variables; others keep their own.
       dynamic: whether tensors inside may have sizes that depend on data.
+      streams: the generators that its random ops draw from; None: new ones.
 
     Raises:
       CaptureError: unknown dimensions in the arguments, or left in the graph (all listed by name).
     """
     plain = getattr(function, "python_function", function)
-    return finish(trace(plain, tuple(arguments), named), tuple(arguments), dynamic)
+    return finish(trace(plain, tuple(arguments), named), tuple(arguments), dynamic, streams)
 
 
-def finish(traced: Traced, arguments: tuple[Any, ...], dynamic: bool = False) -> Captured:
-    """Inlines, folds and imports a traced function."""
+def finish(
+    traced: Traced,
+    arguments: tuple[Any, ...],
+    dynamic: bool = False,
+    streams: Streams | None = None,
+) -> Captured:
+    """Inlines, folds and imports a traced function; random ops draw from `streams`."""
     kept = [*traced.placeholders, *traced.outputs, *traced.effects]
     flat = inline(traced.graph_def, kept)
+    drawn = draw(flat, Streams() if streams is None else streams, traced.variables)
     fed = (*traced.inputs, *traced.captures)
     roots = [*fed, *(name.partition(":")[0] for name in traced.outputs), *traced.effects]
-    importer = functools.partial(imported, placeholders=traced.placeholders)
-    folded, shapes = fold(flat, roots, importer)
+    known = {**traced.placeholders, **drawn.placeholders}
+    folded, shapes = fold(drawn.graph_def, roots, functools.partial(imported, placeholders=known))
     graph = import_graph(
         folded,
         shapes,
         fed,
         traced.outputs,
         traced.effects,
-        traced.handles,
+        {**traced.handles, **drawn.handles},
     )
     if not dynamic:
         check_static(
@@ -62,7 +71,8 @@ def finish(traced: Traced, arguments: tuple[Any, ...], dynamic: bool = False) ->
             "(Where, Unique, boolean_mask) has none: undescribed='whole' runs such ops whole, on "
             "one device",
         )
-    variables = {name: traced.variables[name] for name in graph.variables}
+    objects = {**traced.variables, **drawn.variables}
+    variables = {name: objects[name] for name in graph.variables}
     return Captured(
         graph, arguments, traced.output_structure, variables, traced.captures, folded.library
     )

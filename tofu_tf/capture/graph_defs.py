@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tofu_tf.capture.captured import Captured
+from tofu_tf.capture.drawing import draw
 from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import inline
 from tofu_tf.capture.shaping import check_static, imported
@@ -62,7 +63,7 @@ def capture_graph_def(
     known = _shapes(fed, nodes, dict(shapes or {}), batch)
     flat = inline(graph_def, [*fed, *outputs, *effects])
     folded, specs = fold(
-        flat,
+        draw(flat, None).graph_def,
         [*fed, *(_node(f) for f in (*outputs, *effects))],
         functools.partial(imported, shapes=known),
     )

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tofu_tf.capture.captured import Captured
+from tofu_tf.capture.drawing import Streams
 from tofu_tf.capture.functions import finish
 from tofu_tf.capture.tracing import Traced, trace
 from tofu_tf.errors import CaptureError
@@ -21,7 +22,9 @@ STEPS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def capture_step(model: Any, kind: str, data: Any, dynamic: bool = False) -> Captured:
+def capture_step(
+    model: Any, kind: str, data: Any, dynamic: bool = False, streams: Streams | None = None
+) -> Captured:
     """One step of `model` as Keras's own train / test / predict function runs it, counter included.
 
     Args:
@@ -30,6 +33,9 @@ def capture_step(model: Any, kind: str, data: Any, dynamic: bool = False) -> Cap
       data: what the step receives, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, with a
         `tf.TensorSpec` of static shape for every tensor.
       dynamic: whether tensors inside may have sizes that depend on data.
+      streams: the generators that its random ops draw from; None: new ones. Where some are there
+        already, this is the step that Keras has traced for a free batch size: the seeds of layers
+        stay as they are.
 
     The only input is `data`. Variables are named as the model names them; a metric's and a
     counter's, which Keras leaves ambiguous, are ``<metric>/total`` and ``train_counter``.
@@ -44,6 +50,7 @@ def capture_step(model: Any, kind: str, data: Any, dynamic: bool = False) -> Cap
         step = step_function(model, kind)
         return trace(step, (name_data(data),), lambda: variable_names(model), lift=False)
 
+    seeds = [(g, g._seed) for g in _generators(model)] if streams else []
     counters = _python_counters(model)
     first = traced()
     if first.made_variables and (_is_seeded(first) or _python_counters(model) != counters):
@@ -51,7 +58,17 @@ def capture_step(model: Any, kind: str, data: Any, dynamic: bool = False) -> Cap
         # shows where a trace advances something: the seeds of dropout layers, Nadam's count of
         # updates.
         first = traced()
-    return finish(first, (data,), dynamic)
+    for generator, seed in seeds:
+        generator._seed = seed
+    return finish(first, (data,), dynamic, streams)
+
+
+def _generators(model: Any) -> Iterator[Any]:
+    """What gives the layers of a model the seeds of their random ops, one after the other."""
+    for layer in model._flatten_layers():
+        generator = getattr(layer, "_random_generator", None)
+        if hasattr(generator, "_seed"):
+            yield generator
 
 
 def _is_seeded(traced: Traced) -> bool:

@@ -17,6 +17,8 @@ from tofu_tf.graph.registered import attribute_kinds, op_definition
 
 # Attributes that say how a resource is called, not what is computed.
 _NAMES = frozenset({"container", "shared_name", "tensor_name"})
+# The one internal attribute that says what is computed: pieces draw from streams of their own.
+INDEPENDENT = "_random_independent"
 
 # What stands for a function's name in a signature.
 Renaming = Callable[[str], str]
@@ -162,12 +164,16 @@ def attribute(node: Node, name: str, default: Any = None) -> Any:
 
 def complete(op: str, attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
     """`attrs` without internal ones (``_...``), with the op's defaults for those left out."""
-    found = {name: a for name, a in attrs.items() if not name.startswith("_")}
+    found = {name: a for name, a in attrs.items() if not _is_internal(name)}
     definition = op_definition(op)
     for declared in definition.attr if definition is not None else ():
         if declared.HasField("default_value"):
             found.setdefault(declared.name, declared.default_value)
     return found
+
+
+def _is_internal(name: str) -> bool:
+    return name.startswith("_") and name != INDEPENDENT
 
 
 def signature(node: Node) -> str:
@@ -184,7 +190,7 @@ def signature_of(attrs: Mapping[str, AttrValue], renamed: Renaming = str) -> str
     return ";".join(
         f"{name}={_written(_renamed(attr, renamed))}"
         for name, attr in sorted(attrs.items())
-        if not name.startswith("_") and name not in _NAMES
+        if not _is_internal(name) and name not in _NAMES
     )
 
 
@@ -199,7 +205,7 @@ def _renamed(attr: AttrValue, renamed: Renaming) -> Any:
 def matters(op: str, name: str, attr: AttrValue) -> bool:
     """Whether a listing shows this attribute: not a dtype, a name or the op's default."""
     if (
-        name.startswith("_")
+        _is_internal(name)
         or name in _NAMES
         or attribute_kinds(op).get(name) in ("type", "list(type)")
     ):
