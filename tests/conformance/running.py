@@ -334,16 +334,16 @@ def _in_pieces(
                 name = emit.give(tf.constant(_part(x, region)))
             regions.append(region)
             names.append(name)
-        writes = tuple(r[w] for r in work.writes)
+        writes = tuple(r.box(w) for r in work.writes)
         for r, spec in zip(writes, node.outputs, strict=True):
-            assert r is not None or not spec.size, f"{where}: worker {w} writes nothing"
+            assert r.size or not spec.size, f"{where}: worker {w} writes nothing"
         piece = Piece(
             node,
             work.boxes.box(w),
             applied.description.extents,
             tuple(TensorSpec(x.shape, tf.as_dtype(x.dtype).name) for x in case.inputs),
             tuple(regions),
-            tuple(Region(()) if r is None else r for r in writes),
+            writes,
             tuple(names),
             case.described.constants,
             case.described.attributes,
@@ -419,12 +419,10 @@ def _assemble(
     where: str,
 ) -> np.ndarray:
     """One output from the workers' tensors: regions joined, partial results reduced."""
-    if not spec.size:
-        return next(iter(tensors.values()))
     whole: dict[int, np.ndarray] = {}
     covered: dict[int, np.ndarray] = {}
     for w, tensor in tensors.items():
-        region = regions[w]
+        region = regions.box(w)
         p = int(partials[w])
         assert tensor.shape == region.shape, (
             f"{where}: worker {w} makes {tensor.shape}, not {region}"

@@ -145,6 +145,12 @@ def split(axis: np.ndarray, x: Any, *, num_split: int) -> Any:
             {"": ("i0",)},
             {"num_split": 3},
         ),
+        # a part without elements
+        Sample(
+            (((4, 6), "float64"), np.asarray([3, 3, -1], np.int32), _COLUMN_AXIS),
+            {"": ("i0",)},
+            {"num_split": 3},
+        ),
     ),
 )
 def split_v(

@@ -92,14 +92,13 @@ class Rewriting(Holding):
                     reads.append(work.reads[i][w])
             waits = [self.pieces[c][w] for c in node.controls if w in self.pieces.get(c, {})]
             emitters[w] = PieceEmitter(self.make, node.name, w, waits, handles)
-            writes = tuple(r[w] for r in work.writes)
             pieces[w] = Piece(
                 node,
                 work.boxes.box(w),
                 applied.description.extents,
                 specs,
                 tuple(reads),
-                tuple(Region(()) if r is None else r for r in writes),
+                tuple(r.box(w) for r in work.writes),
                 tuple(inputs),
                 described.constants,
                 described.attributes,

@@ -128,6 +128,15 @@ class Regions:
     def __getitem__(self, worker: int) -> Region | None:
         return self.each[worker]
 
+    def box(self, worker: int) -> Region:
+        """A worker's bounds, which hold no element where it has no region."""
+        return self.each[worker] or Region(
+            tuple(
+                (int(lo), max(int(lo), int(hi)))
+                for lo, hi in zip(self.lo[worker], self.hi[worker], strict=True)
+            )
+        )
+
     def tuple(self) -> tuple[Region | None, ...]:
         return self.each
 
