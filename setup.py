@@ -4,7 +4,7 @@ from setuptools import find_packages, setup
 
 # Private TensorFlow API is used in places (tests/test_layering.py lists them), so the minor version is fixed.
 EXAMPLES = ["scikit-learn"]
-TEST = ["pytest>=9", "hypothesis", "ruff", "mypy", *EXAMPLES]
+TEST = ["pytest>=9", "pytest-xdist", "hypothesis", "ruff", "mypy", *EXAMPLES]
 
 setup(
     name="tofu_tf",

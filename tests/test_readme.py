@@ -36,7 +36,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
 
 def test_the_checks_end_with_the_test_command() -> None:
     command = blocks("sh")[1].strip()
-    assert command.endswith("pytest -q")
+    assert command.endswith("pytest -q -n auto")
     assert (ROOT / ".ci" / "run").read_text().rstrip().splitlines()[-1] == command
 
 
