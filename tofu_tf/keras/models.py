@@ -27,6 +27,7 @@ def distribute(
     algorithm: str = "recursion",
     lowering: str = "p2p",
     undescribed: str = "whole",
+    random: str = "exact",
 ) -> Model:
     """The same model, whose fit, evaluate and predict now run partitioned over the devices.
 
@@ -47,6 +48,9 @@ def distribute(
       undescribed: run ops that nothing is known of (no description, sizes that depend on data,
         loops) ``"whole"`` on the first device, listed in the plan and once in the log, or
         ``"refuse"`` steps that hold any.
+      random: ``"exact"``: one device's random numbers bit for bit; a piece that is cut inside a row
+        draws whole rows and keeps its part. ``"independent"``: each part draws only its own
+        elements, from a stream of its own; seeded runs repeat on the same devices and plan.
 
     Raises:
       ModelError: not a tf_keras model, run_eagerly, made under a tf.distribute strategy.
@@ -66,6 +70,7 @@ def distribute(
         algorithm,
         lowering,
         undescribed,
+        random,
     )
     if batch is not None:
         data = batches.specs_of(batch)

@@ -36,10 +36,13 @@ class Distribution:
         algorithm: str = "recursion",
         lowering: str = "p2p",
         undescribed: str = "whole",
+        random: str = "exact",
     ) -> None:
         self.machine = machine
         self._model = model
-        self._steps = Steps(machine, constraints, plan, objective, algorithm, lowering, undescribed)
+        self._steps = Steps(
+            machine, constraints, plan, objective, algorithm, lowering, undescribed, random
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -75,7 +78,9 @@ class Distribution:
         return f"<Distribution over {len(self.devices)} devices; steps: {made}>"
 
     def forget(self) -> None:
-        """Drops the steps; variables stay where they are, and new steps are planned around them."""
+        """Drops the steps and their random streams; variables stay where they are, and new steps
+        are planned around them.
+        """
         self._steps.forget()
 
     def prepare(self, kind: str, data: Any) -> Step:
@@ -85,10 +90,12 @@ class Distribution:
           TofuError: the step cannot be captured, planned or rewritten.
         """
         dynamic = self._steps.undescribed == "whole"
+        # Keras traces a kind of step for all batch sizes at once
+        streams = self._steps.streams(kind)
         return self._steps.find(
             kind,
             batches.key_of(data),
-            lambda: capture_step(self._model, kind, batches.tensor_specs(data), dynamic),
+            lambda: capture_step(self._model, kind, batches.tensor_specs(data), dynamic, streams),
             settles=kind == "train",
             awaited=checking.is_compiled(self._model),
         )

@@ -147,7 +147,9 @@ class Function:
         def capture() -> Captured:
             spread = _spread(self.python_function)
             dynamic = self._steps.undescribed == "whole"
-            captured = capture_function(spread, call.specs, self._names.items(), dynamic)
+            # every signature has its own, as every trace of a tf.function has
+            streams = self._steps.streams(call.key)
+            captured = capture_function(spread, call.specs, self._names.items(), dynamic, streams)
             self._names.update(captured.variables)  # the same names in every signature
             return captured
 
@@ -165,6 +167,7 @@ def function(
     algorithm: str = "recursion",
     lowering: str = "p2p",
     undescribed: str = "whole",
+    random: str = "exact",
 ) -> Any:
     """`python` as a function whose calls run partitioned over the devices; a decorator too.
 
@@ -190,6 +193,9 @@ def function(
       undescribed: run ops that nothing is known of (no description, sizes that depend on data,
         loops) ``"whole"`` on the first device, listed in the plan and once in the log, or
         ``"refuse"`` functions that hold any.
+      random: ``"exact"``: one device's random numbers bit for bit; a piece that is cut inside a row
+        draws whole rows and keeps its part. ``"independent"``: each part draws only its own
+        elements, from a stream of its own; seeded runs repeat on the same devices and plan.
     """
     options = {
         "devices": devices,
@@ -200,6 +206,7 @@ def function(
         "algorithm": algorithm,
         "lowering": lowering,
         "undescribed": undescribed,
+        "random": random,
     }
     if python is None:
         return lambda python: Function(python, options)

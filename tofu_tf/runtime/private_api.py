@@ -21,6 +21,11 @@ def device_names() -> tuple[str, ...]:
     return tuple(context.context().devices())
 
 
+def seeding() -> Any:
+    """An object that is another one after each tf.random.set_seed."""
+    return context.context()._rng
+
+
 def add_function(definition: function_pb2.FunctionDef) -> None:
     context.ensure_initialized()
     context.context().add_function_def(definition)

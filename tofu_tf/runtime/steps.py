@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent import futures
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tofu_tf import pipeline
+from tofu_tf.capture import drawing
 from tofu_tf.capture.captured import Captured, flatten_inputs, pack_outputs
 from tofu_tf.plan.constraints import check_names
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Machine
 from tofu_tf.plan.plans import Plan
 from tofu_tf.rewrite.placed import Placed
-from tofu_tf.runtime import devices, shown, variables
+from tofu_tf.runtime import devices, private_api, shown, variables
 from tofu_tf.runtime.function import PlacedFunction, collectives_are_broken
 
 Made = TypeVar("Made")
@@ -72,6 +73,7 @@ class Steps:
         algorithm: str = "recursion",
         lowering: str = "p2p",
         undescribed: str = "whole",
+        random: str = "exact",
     ) -> None:
         self.machine, self.given = machine, plan
         self.undescribed = undescribed
@@ -81,6 +83,10 @@ class Steps:
         check_names(constraints)
         pipeline.check_choices(objective, algorithm, undescribed)
         pipeline.check_known("lowering", lowering, [*pipeline.LOWERINGS, "auto"])
+        pipeline.check_known("random", random, drawing.MODES)
+        self._random = random
+        self._streams: dict[Hashable, drawing.Streams] = {}
+        self._seeding = private_api.seeding()
         self._constraints = dict(constraints or {})
         if lowering == "auto":
             lowering = "collective" if devices.are_distinct_gpus(machine.devices) else "p2p"
@@ -108,6 +114,7 @@ class Steps:
           TofuError: the step cannot be captured, planned or rewritten.
         """
         with self.lock:
+            self._follow_seed()
             if (kind, key) not in self.made:
                 step, names = eagerly(lambda: self._make(kind, capture, settles, awaited))
                 self._record(step, names, settles)
@@ -118,9 +125,26 @@ class Steps:
             return step
 
     def forget(self) -> None:
-        """Drops the steps; variables stay where they are, and new steps are planned around them."""
+        """Drops the steps and their random streams; variables stay where they are, and new steps
+        are planned around them.
+        """
         with self.lock:
             self.made.clear()
+            self._streams.clear()
+
+    def streams(self, key: Hashable) -> drawing.Streams:
+        """The random streams of all steps that are captured under this key."""
+        return self._streams.setdefault(key, drawing.Streams(self._random))
+
+    def _follow_seed(self) -> None:
+        """Starts the random streams again when tf.random.set_seed was called, as TensorFlow does
+        with those inside its kernels.
+        """
+        seeding = private_api.seeding()
+        if seeding is not self._seeding:
+            self._seeding = seeding
+            for streams in self._streams.values():
+                streams.restart()
 
     def _make(
         self, kind: str, capture: Callable[[], Captured], settles: bool, awaited: bool
