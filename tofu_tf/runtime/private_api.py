@@ -23,7 +23,7 @@ def device_names() -> tuple[str, ...]:
 
 def seeding() -> Any:
     """An object that is another one after each tf.random.set_seed."""
-    return context.context()._rng
+    return getattr(context.context(), "_rng", None)  # there is none before the first
 
 
 def add_function(definition: function_pb2.FunctionDef) -> None:
