@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tofu_tf.pipeline import partition
     from tofu_tf.plan.machine import Link, Machine
     from tofu_tf.plan.plans import Plan
-    from tofu_tf.report.steps import describe
+    from tofu_tf.report.steps import describe, draw
     from tofu_tf.runtime.devices import use_cpus
     from tofu_tf.runtime.functions import function
     from tofu_tf.tdl.expressions import Max, Min, Opaque, Prod, Sum
@@ -30,6 +30,7 @@ __all__ = [
     "TofuError",
     "describe",
     "distribute",
+    "draw",
     "function",
     "op",
     "partition",
@@ -50,6 +51,7 @@ _HOMES = {
     "TofuError": "errors",
     "describe": "report.steps",
     "distribute": "keras.models",
+    "draw": "report.steps",
     "function": "runtime.functions",
     "op": "ops.registry",
     "partition": "pipeline",

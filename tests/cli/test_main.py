@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -61,6 +62,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_graph_def(frozen(), tmp_path / "frozen.pb")
     write_graph_def(trained(), tmp_path / "trained.pbtxt")
     write_graph_def(traced(), tmp_path / "traced.pb")
+    half = frozen(16)
+    half.node[0].device, half.node[1].device = "/device:CPU:0", "/device:CPU:1"
+    write_graph_def(half, tmp_path / "half.pb")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -83,6 +87,7 @@ GOOD = {
     "plan_trained": f"plan {TRAINED} --devices=2 --constraints=w=None,d0",
     "show_frozen": "show frozen.pb --batch=16 --devices=4 --constraints=relu=None,d0d1",
     "show_trained": f"show {TRAINED} --devices=3",
+    "show_op": f"show {TRAINED} --devices=3 --op=loss --tensor=w",
 }
 
 
@@ -114,6 +119,12 @@ BAD = [
     ("plan frozen.pb --batch=16 --constraints=rleu=d0,None", "rleu", "matches no"),
     ("plan frozen.pb --batch=16 --output=absent/plan.json", "No such file", "a file to write"),
     ("plan frozen.pb --batch=1 --devices=997", "997", "fewer devices"),
+    ("show frozen.pb --batch=16 --op=frist", "op frist", "did you mean first?"),
+    ("show frozen.pb --batch=16 --tensor=relu:3", "tensor relu:3", "did you mean relu?"),
+    ("show frozen.pb --batch=16 --dot=absent/x.dot", "No such file", "a place to write to"),
+    ("show frozen.pb --batch=16 --lowering=magic", "magic", "--helpfull"),
+    ("count absent.pb", "No such file", "a readable file"),
+    ("count half.pb", "no device", "a device on every node"),
     ("show frozen.pb --batch=16 --plan=absent.json", "cannot be read", "a plan file"),
     ("show frozen.pb --batch=16 --plan=frozen.pb", "frozen.pb", "a plan file"),
 ]
@@ -178,6 +189,69 @@ def test_a_placed_graph_is_counted_as_it_is(call, files: Path) -> None:
     code, _, err = call("plan placed.pb --fetches=loss")
     assert code == cli.BAD_INPUT
     assert "already placed on 4 devices" in err
+
+
+@pytest.mark.parametrize("lowering", ["p2p", "collective"])
+def test_bytes_are_counted_for_each_pair_of_devices(call, lowering: str) -> None:
+    placed, plan = partition(
+        trained(),
+        fetches=["loss"],
+        targets=[STEP],
+        machine=2,
+        constraints={"w": ("d0", None), "x": (None, "d0"), "MatMul": (None, "d0")},
+        lowering=lowering,
+    )
+    write_graph_def(placed, "placed.pb")
+    code, out, err = call("count placed.pb")
+    assert (code, err) == (cli.FINE, "")
+    assert f"({plan.predicted_bytes} bytes) per step" in out
+    rows = [line.split() for line in out.splitlines()]
+    pairs = {(r[0][-5:], r[1][-5:]): int(r[-1]) for r in rows if r and r[0].startswith("/device")}
+    assert set(pairs) == {("CPU:0", "CPU:1"), ("CPU:1", "CPU:0")}
+    assert sum(pairs.values()) == plan.predicted_bytes
+    assert ("Collective" in out) == (lowering == "collective")
+
+
+def test_a_graph_that_tensorflow_users_placed_is_counted(call) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device("/gpu:1"):
+            x = tf.ones((4, 8), name="x")
+        with tf.device("/job:worker/task:1/cpu:0"):
+            tf.negative(tf.negative(x))
+    write_graph_def(graph.as_graph_def(), "mine.pbtxt")
+    code, out, _ = call("count mine.pbtxt")
+    assert code == cli.FINE
+    assert "128 B per step" in out
+    assert re.search(r"^/device:GPU:1 +/job:worker/replica:0/task:1/device:CPU:0 +1 ", out, re.M)
+
+
+@pytest.mark.parametrize(
+    "device, why", [("", "no node names a device"), ("/device:CPU:0", "all nodes are on /device")]
+)
+def test_one_device_moves_nothing(call, device: str, why: str) -> None:
+    graph_def = frozen()
+    for node in graph_def.node:
+        node.device = device
+    write_graph_def(graph_def, "one.pb")
+    code, out, err = call("count one.pb")
+    assert (code, err) == (cli.FINE, "")
+    assert out.startswith(f"counted communication: 0 B per step, as {why}")
+
+
+def test_drawings_are_written(call, files: Path) -> None:
+    line = "show frozen.pb --batch=16 --devices=4 --dot=x.dot --tensorboard=logs"
+    code, out, err = call(line)
+    assert (code, err) == (cli.FINE, "")
+    assert (files / "x.dot").read_text().startswith("digraph")
+    (event,) = (files / "logs").iterdir()
+    assert out == f"written to x.dot\nwritten to logs/{event.name}\n"
+    placed, _ = partition(frozen(16), fetches=["probabilities"], machine=4)
+    write_graph_def(placed, "placed.pb")
+    assert call("show placed.pb --dot=y.dot")[0] == cli.FINE
+    assert (files / "y.dot").read_text() == (files / "x.dot").read_text()
+    code, _, err = call("show placed.pb --op=first")
+    assert code == cli.BAD_INPUT
+    assert "--op: the graph is placed already" in err
 
 
 def test_what_goes_wrong_inside_is_not_bad_input(call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,8 +79,33 @@ def new_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "plan", "", "show: a plan file to follow instead of a search.", flag_values=values
     )
+    flags.DEFINE_enum(
+        "lowering",
+        "p2p",
+        ["p2p", "collective"],
+        "How data move between devices: from one to another, or by collective ops where one fits.",
+        flag_values=values,
+    )
     flags.DEFINE_bool(
         "text", False, "show: print the rewritten graph, one node a line.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "op", "", "show: an operation, of which the pieces are printed instead.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "tensor",
+        "",
+        "show: a variable or tensor, of which the layout is drawn as text instead.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "dot", "", "show: a file to write the graph to for Graphviz.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "tensorboard",
+        "",
+        "show: a directory to write the graph to for TensorBoard.",
+        flag_values=values,
     )
     return values
 

@@ -43,10 +43,17 @@ def _show(arguments: Sequence[str], values: Any) -> None:
     show.run(arguments, values)
 
 
+def _count(arguments: Sequence[str], values: Any) -> None:
+    from tofu_tf.cli import count
+
+    count.run(arguments, values)
+
+
 # Commands import TensorFlow, so they are imported when they run.
 COMMANDS: Mapping[str, Command] = {
     "plan": Command("search how a GraphDef lies on the devices, print and save the plan", _plan),
     "show": Command("show each device's share of a GraphDef and what moves between them", _show),
+    "count": Command("count the bytes that a placed GraphDef moves between devices", _count),
 }
 
 

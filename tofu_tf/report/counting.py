@@ -10,11 +10,12 @@ table, each member sending its share to the next one.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tofu_tf import errors
 
@@ -28,6 +29,9 @@ COLLECTIVES: Mapping[str, Callable[[int, int], int]] = {
 }
 
 OUTPUT_SHAPES = "_output_shapes"  # as graph.as_graph_def(add_shapes=True) writes them
+# What the rewriter calls the nodes that cut feeds and join results.
+_FEED = re.compile(r".+/piece\d+/feed(_\d+)?")
+_RESULT = re.compile(r".+/result\d+(_\d+)?(/.+)?")
 _HEAD = 8  # offenders that an error names one by one
 
 
@@ -82,6 +86,14 @@ class Communication:
         return _summed((t.destination, t.nbytes) for t in self.transfers)
 
     @property
+    def by_pair(self) -> dict[tuple[str, str], int]:
+        """Bytes of `transfers` per (source, destination) device."""
+        sums: dict[tuple[str, str], int] = defaultdict(int)
+        for t in self.transfers:
+            sums[t.source, t.destination] += t.nbytes
+        return dict(sums)
+
+    @property
     def by_kind(self) -> dict[str, int]:
         """Bytes of `transfers` per op that receives them."""
         return _summed((t.kind, t.nbytes) for t in self.transfers)
@@ -134,19 +146,29 @@ def count_communication(
     return Communication(tuple(transfers), tuple(fed), tuple(fetched), len(controls))
 
 
+def edge_nodes(graph_def: graph_pb2.GraphDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The feeds and results of a graph that nobody says them of: Placeholders that are fed, and the
+    nodes that cut feeds and join results as tofu_tf names them.
+    """
+    feeds = [
+        node.name
+        for node in graph_def.node
+        if (node.op == "Placeholder" and node.attr["dtype"].type != types_pb2.DT_RESOURCE)
+        or _FEED.fullmatch(node.name)
+    ]
+    results = [node.name for node in graph_def.node if _RESULT.fullmatch(node.name)]
+    return tuple(feeds), tuple(results)
+
+
 def _collective_transfers(
     nodes: Mapping[str, node_def_pb2.NodeDef],
     devices: Mapping[str, str],
     nbytes: Mapping[str, int],
 ) -> list[Transfer]:
     """What the members of every collective send to the next one in the order of the graph."""
-    groups: dict[tuple[int, ...], list[node_def_pb2.NodeDef]] = defaultdict(list)
-    for node in nodes.values():
-        if node.op in COLLECTIVES:
-            groups[tuple(_number(nodes, edge) for edge in node.input[1:4])].append(node)
     transfers: list[Transfer] = []
     wrong = []
-    for (size, key, instance), members in groups.items():
+    for (size, key, instance), members in collective_groups(nodes).items():
         put_in = {nbytes[tensor_name(node.input[0])] for node in members}
         places = [devices[node.name] for node in members]
         alike = len({node.op for node in members}) == len(put_in) == 1
@@ -163,6 +185,17 @@ def _collective_transfers(
             "; ".join(wrong), "members that do not fit together", "one alike on each device"
         )
     return transfers
+
+
+def collective_groups(
+    nodes: Mapping[str, node_def_pb2.NodeDef],
+) -> dict[tuple[int, ...], list[node_def_pb2.NodeDef]]:
+    """The members of every collective by its group's size, group key and instance key."""
+    groups: dict[tuple[int, ...], list[node_def_pb2.NodeDef]] = defaultdict(list)
+    for node in nodes.values():
+        if node.op in COLLECTIVES:
+            groups[tuple(_number(nodes, edge) for edge in node.input[1:4])].append(node)
+    return groups
 
 
 def _number(nodes: Mapping[str, node_def_pb2.NodeDef], edge: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -57,7 +58,7 @@ def devices_table(shares: Shares) -> RenderableType:
     )
     rows = [
         (
-            d.device.removeprefix("/job:localhost/replica:0/task:0"),
+            _short(d.device),
             str(d.nodes),
             str(d.pieces),
             count_text(d.flops),
@@ -111,6 +112,20 @@ def receivers_table(moved: Communication) -> RenderableType:
     return _table("communication by receiving op", header, rows, right=header[1:])
 
 
+def pairs_table(moved: Communication) -> RenderableType:
+    """One row a pair of devices of which the first sends to the second: tensors and bytes."""
+    tensors: dict[tuple[str, str], int] = {}
+    for t in moved.transfers:
+        tensors[t.source, t.destination] = tensors.get((t.source, t.destination), 0) + 1
+    rows = [
+        (_short(a), _short(b), str(tensors[a, b]), size_text(n), str(n))
+        for (a, b), n in sorted(moved.by_pair.items(), key=lambda item: _order(item[0]))
+    ]
+    rows.append(("total", "", str(len(moved.transfers)), size_text(moved.total), str(moved.total)))
+    header = ("from", "to", "tensors", "size", "bytes")
+    return _table("communication by pair of devices", header, rows, right=header[2:])
+
+
 def counted_lines(moved: Communication) -> tuple[str, ...]:
     """What was counted between devices, and apart from it what feeds and results move."""
     return (
@@ -143,6 +158,16 @@ def text_of(*parts: RenderableType, width: int = WIDTH) -> str:
     console = Console(file=out, width=width, highlight=False, force_terminal=False)
     console.print(*_spaced(parts), sep="\n", markup=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _short(device: str) -> str:
+    """A device of this host without the part that all of them share."""
+    return device.removeprefix("/job:localhost/replica:0/task:0")
+
+
+def _order(devices: Sequence[str]) -> tuple[object, ...]:
+    """Devices as one counts them: CPU:2 before CPU:10."""
+    return tuple(int(p) if p.isdigit() else p for d in devices for p in re.split(r"(\d+)", d))
 
 
 def _spaced(parts: Sequence[RenderableType]) -> list[RenderableType]:
