@@ -111,11 +111,12 @@ def check(
     tolerance: dict[str, float] = FLOAT32,
     constraints: dict[str, Any] | None = None,
     lowering: str | None = None,
+    undescribed: str = "refuse",
     **fit: Any,
 ) -> keras.Model:
     """The distributed model after training, which has left what one device leaves."""
     one = train(made(make), data, batch, **fit)
-    options = {"lowering": lowering} if lowering else {}
+    options = {"undescribed": undescribed, **({"lowering": lowering} if lowering else {})}
     model = distributed(make, k, constraints=constraints, **options)
     assert_equal(train(model, data, batch, **fit), one, tolerance)
     assert_steps_hold(model)
