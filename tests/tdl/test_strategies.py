@@ -135,3 +135,11 @@ def test_quotients_and_remainders_follow_a_reshape(
         part = whole[tuple(slice(*b) for b in read.bounds)]
         result[tuple(slice(*b) for b in write.bounds)] = part.reshape(write.shape)
     assert np.array_equal(result, whole.reshape(after))
+
+
+def test_a_guard_says_who_reads() -> None:
+    """The row that a gradient falls into is cut off from the others, who read nothing."""
+    description = describe(lambda row: lambda i, j: row.only(i - 3)[j], [((5,), F)], [(8, 5)])
+    assert str(description) == "[j] if i - 3 = 0 -> [i, j]"
+    reads = work_of(description, ("i",), (4,)).reads[0]
+    assert [r and str(r) for r in reads.tuple()] == [None, "[0:5]", None, None]

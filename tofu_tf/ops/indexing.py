@@ -226,11 +226,7 @@ def _strided_grad_body(emit: Emitter, piece: Piece) -> list[str]:
             continue
         lo = write.bounds[d][0]
         if pick.kind == "shrink":
-            # a part without the row that is taken reads it all the same, and gets none of it
             first = pick.begin - lo
-            inside = 0 <= first < write.shape[d]
-            if not inside:
-                return filled(emit, write.shape, 0, dtype)
             local.append((first, first + 1, 1))
             shrink |= 1 << n
         else:
@@ -336,14 +332,17 @@ def strided_slice_grad(
     def element(*i: Any) -> Any:
         rest = iter(i)
         where: list[Any] = []
+        taken: list[Any] = []
         for pick in parts:
             if pick.kind == "new":
                 where.append(0)
                 continue
             c = next(rest)
+            ahead = c - pick.begin if pick.stride > 0 else pick.begin - c
             if pick.kind == "range":
-                ahead = c - pick.begin if pick.stride > 0 else pick.begin - c
                 where.append(ahead / abs(pick.stride))
-        return dy[tuple(where)]
+            else:
+                taken.append(ahead)
+        return dy.only(*taken)[tuple(where)]
 
     return element

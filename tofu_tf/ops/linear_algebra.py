@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tofu_tf.ops.registry import Sample, op
-from tofu_tf.tdl.expressions import Named, Opaque
+from tofu_tf.tdl.expressions import Named, Opaque, apply
 
 _SQUARE = np.stack([np.eye(3) * 3 + 0.1 * n for n in range(4)])
 _BATCH = {"": ("i0",)}
@@ -19,22 +19,25 @@ def _batched(batch: int, operands: tuple[Any, ...], out: tuple[tuple[int, ...], 
     """For every output a function of what the operands hold of one place of the batch.
 
     Operands without the batch's dimensions are parameters of all. Outputs share the batch's axes
-    and have the rest of their own.
+    and have the rest of their own; those without a batch are empty: nobody asked for them.
     """
+    places = operands[0].shape[:batch] if operands[0].rank > batch else out[0][:batch]
 
     def element(*i: Any) -> Any:
         read = []
         for x in operands:
-            shared = x.rank > batch and x.shape[:batch] == operands[0].shape[:batch]
+            shared = x.rank > batch and x.shape[:batch] == places
             own = i[:batch] if shared else ()
             read.append(x[(*own, *[slice(None)] * (x.rank - len(own)))])
         value = Opaque(*read)
         return value[i[batch:]] if len(i) > batch else value
 
-    return tuple(
-        Named(tuple(f"i{d}" if d < batch else f"o{n}d{d}" for d in range(len(shape))), element)
-        for n, shape in enumerate(out)
-    )
+    found = []
+    for n, shape in enumerate(out):
+        asked = shape[:batch] == places
+        axes = (f"i{d}" if asked and d < batch else f"o{n}d{d}" for d in range(len(shape)))
+        found.append(Named(tuple(axes), element if asked else lambda *_: apply()))
+    return tuple(found)
 
 
 def each_matrix(*operands: Any, out: tuple[tuple[int, ...], ...]) -> Any:
@@ -74,8 +77,14 @@ op(
         "MatrixSolve": (Sample((_SQUARE, ((4, 3, 2), "float64")), _BATCH),),
         "MatrixTriangularSolve": (Sample((_SQUARE, ((4, 3, 2), "float64")), _BATCH),),
         "Qr": (Sample(_MATRICES, _BATCH),),
-        "SelfAdjointEigV2": (Sample((_SQUARE,), _BATCH),),
-        "Svd": (Sample(_MATRICES, _BATCH),),
+        "SelfAdjointEigV2": (
+            Sample((_SQUARE,), _BATCH),
+            Sample((_SQUARE,), _BATCH, {"compute_v": False}, unspecified=(1,)),
+        ),
+        "Svd": (
+            Sample(_MATRICES, _BATCH),
+            Sample(_MATRICES, _BATCH, {"compute_uv": False}, unspecified=(1, 2)),
+        ),
     },
 )(each_matrix)
 

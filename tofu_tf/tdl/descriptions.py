@@ -11,7 +11,9 @@ from tofu_tf import errors
 from tofu_tf.tdl import expressions
 from tofu_tf.tdl.expressions import Affine
 
-Dims = tuple[Affine | None, ...]  # None: the whole dimension
+# Of every dimension where it is accessed, None: all of it. More forms than dimensions: only where
+# those are 0 is anything accessed.
+Dims = tuple[Affine | None, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Description:
 
     def __str__(self) -> str:
         reads = ", ".join(
-            " and ".join(_dims_text(dims) for dims in accesses) or "-" for accesses in self.reads
+            " and ".join(_access_text(dims, len(shape)) for dims in accesses) or "-"
+            for accesses, shape in zip(self.reads, self.shapes, strict=True)
         )
         writes = ", ".join(
             _dims_text(w.dims)
@@ -59,6 +62,11 @@ class Description:
             for w in self.writes
         )
         return f"{reads} -> {writes}"
+
+
+def _access_text(dims: Dims, rank: int) -> str:
+    guards = [f" if {g} = 0" for g in dims[rank:]]
+    return _dims_text(dims[:rank]) + "".join(guards)
 
 
 def _dims_text(dims: Dims) -> str:
@@ -207,7 +215,7 @@ def _extents(state: expressions.Tracing, shapes: Sequence[tuple[int, ...]]) -> d
     """
     for index, dims in state.accesses:
         for d, e in enumerate(dims):
-            if e is not None and e.axis is not None:
+            if d < len(shapes[index]) and e is not None and e.axis is not None:
                 state.extents.setdefault(e.axis, shapes[index][d])
     order: dict[str, int] = {}
     names = [a for _, dims in state.accesses for e in dims if e is not None for a, _ in e.terms]

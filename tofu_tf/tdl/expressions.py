@@ -235,8 +235,15 @@ def apply(*values: object) -> Value:
 class Operand:
     """An input of the described op: `shape`, `rank`, `dtype`, and element access ``x[i, j]``."""
 
-    def __init__(self, index: int, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(
+        self, index: int, shape: tuple[int, ...], dtype: str, guards: tuple[Affine, ...] = ()
+    ) -> None:
         self.index, self.shape, self.dtype = index, shape, dtype
+        self._guards = guards
+
+    def only(self, *coordinates: Affine) -> Operand:
+        """The same input, read only where all these coordinates are 0."""
+        return Operand(self.index, self.shape, self.dtype, (*self._guards, *coordinates))
 
     @property
     def rank(self) -> int:
@@ -264,7 +271,7 @@ class Operand:
                 dims.append(None)
             else:
                 dims.append(Affine((), c) if isinstance(c, int) else c)
-        state.accesses.append((self.index, tuple(dims)))
+        state.accesses.append((self.index, (*dims, *self._guards)))
         return Value(tainted=tainted)
 
     def broadcast(self, *axes: Any) -> Value:

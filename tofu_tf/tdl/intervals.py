@@ -49,8 +49,15 @@ def access_regions(accesses: Sequence[Dims], shape: Sequence[int], boxes: Boxes)
     k, rank = len(boxes.present), len(shape)
     lo = np.zeros((k, rank), np.int64)
     hi = np.zeros((k, rank), np.int64)
+    touched = np.zeros(k, np.bool_)
     for n, dims in enumerate(accesses):
-        for d, form in enumerate(dims):
+        inside = np.ones(k, np.bool_)
+        for guard in dims[rank:]:
+            assert guard is not None
+            low, high = interval(guard, boxes)
+            inside &= (low <= 0) & (high > 0)
+        touched |= inside
+        for d, form in enumerate(dims[:rank]):
             if form is None:
                 a: IntArray | int = 0
                 b: IntArray | int = shape[d]
@@ -67,4 +74,4 @@ def access_regions(accesses: Sequence[Dims], shape: Sequence[int], boxes: Boxes)
                 lo[:, d], hi[:, d] = np.minimum(lo[:, d], a), np.maximum(hi[:, d], b)
     if not accesses:
         return Regions(lo, hi, np.zeros(k, np.bool_))
-    return Regions.make(lo, hi, boxes.present)
+    return Regions.make(lo, hi, boxes.present & touched)
