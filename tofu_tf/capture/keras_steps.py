@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tofu_tf.capture.abstract import tracing_abstractly
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.drawing import Streams
 from tofu_tf.capture.functions import finish
@@ -23,7 +24,12 @@ STEPS: Mapping[str, tuple[str, str]] = {
 
 
 def capture_step(
-    model: Any, kind: str, data: Any, dynamic: bool = False, streams: Streams | None = None
+    model: Any,
+    kind: str,
+    data: Any,
+    dynamic: bool = False,
+    streams: Streams | None = None,
+    abstract: bool = False,
 ) -> Captured:
     """One step of `model` as Keras's own train / test / predict function runs it, counter included.
 
@@ -36,6 +42,9 @@ def capture_step(
       streams: the generators that its random ops draw from; None: new ones. Where some are there
         already, this is the step that Keras has traced for a free batch size: the seeds of layers
         stay as they are.
+      abstract: give the variables that are made in the trace (slots of optimizers, metrics, those
+        of a model that is not built yet) no value, and leave the model and all that hangs on it as
+        it was.
 
     The only input is `data`. Variables are named as the model names them; a metric's and a
     counter's, which Keras leaves ambiguous, are ``<metric>/total`` and ``train_counter``.
@@ -46,6 +55,15 @@ def capture_step(
     if kind not in STEPS:
         raise CaptureError("kind of step", repr(kind), f"one of {', '.join(STEPS)}")
 
+    if abstract:
+        with tracing_abstractly(model):
+            traced = _traced(model, kind, data, streams)
+    else:
+        traced = _traced(model, kind, data, streams)
+    return finish(traced, (data,), dynamic, streams)
+
+
+def _traced(model: Any, kind: str, data: Any, streams: Streams | None) -> Traced:
     def traced() -> Traced:
         step = step_function(model, kind)
         return trace(step, (name_data(data),), lambda: variable_names(model), lift=False)
@@ -60,7 +78,7 @@ def capture_step(
         first = traced()
     for generator, seed in seeds:
         generator._seed = seed
-    return finish(first, (data,), dynamic, streams)
+    return first
 
 
 def _generators(model: Any) -> Iterator[Any]:

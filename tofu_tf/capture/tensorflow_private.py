@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.eager import context
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import handle_data_util, resource_variable_ops
+from tf_keras.src import backend
 
 
 def optimize(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGraphDef) -> Any:
@@ -48,3 +54,52 @@ def captures_of(graph: FuncGraph) -> list[tuple[tf.Tensor, tf.Tensor]]:
 def control_outputs_of(graph: FuncGraph) -> list[tf.Operation]:
     """The operations that a traced function runs whatever is fetched."""
     return list(graph.control_outputs)
+
+
+class AbstractVariable(resource_variable_ops.ResourceVariable):
+    """A variable of this shape and dtype that holds no value; TensorFlow takes it for any other.
+
+    UninitializedVariable is of another class than variables usually are, and some functions
+    (tf.cast) make other nodes of it.
+    """
+
+    def __init__(self, shape: tf.TensorShape, dtype: tf.DType, **keywords: Any) -> None:
+        empty = resource_variable_ops.UninitializedVariable(shape=shape, dtype=dtype, **keywords)
+        empty.handle._parent_trackable = weakref.ref(self)
+        resource_variable_ops.BaseResourceVariable.__init__(
+            self,
+            trainable=empty.trainable,
+            shape=shape,
+            dtype=dtype,
+            handle=empty.handle,
+            constraint=empty.constraint,
+            synchronization=empty.synchronization,
+            aggregation=empty.aggregation,
+            name=empty.name,
+            handle_name=empty._handle_name,
+            unique_id=empty._unique_id,
+            in_graph_mode=False,
+        )
+
+
+def scratch_graph() -> contextlib.AbstractContextManager[Any]:
+    """A function's graph that is thrown away: tensors made inside are symbols."""
+    return FuncGraph("scratch").as_default()
+
+
+def is_optimizer(thing: Any) -> bool:
+    """Whether it is one of tf_keras.optimizers (not a legacy one), whose `build` makes slots."""
+    return isinstance(thing, tf_keras.optimizers.Optimizer)
+
+
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """Undoes on leaving what was drawn from Keras's and TensorFlow's generators of seeds."""
+    keras_generator = getattr(backend._SEED_GENERATOR, "generator", None)
+    generators = [g for g in (keras_generator, getattr(context.context(), "_rng", None)) if g]
+    states = [g.getstate() for g in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.setstate(state)
