@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2, tensor_pb2
 
 from tofu_tf.capture.shaping import imported, is_static, name_of, static_shapes
 from tofu_tf.capture.tensorflow_private import handle_spec
 from tofu_tf.graph.importing import Shapes
-from tofu_tf.graph.ir import CONST, Ref
+from tofu_tf.graph.ir import CONST, Ref, TensorSpec
 from tofu_tf.graph.state import CARRIERS, is_stateful
 
 SIZE_LIMIT = 1 << 20  # bytes; a larger constant is cheaper to compute on each device than to send
+# Bytes of constants whose function is evaluated though the size of what it yields is unknown: axes
+# that were broadcast, places of what is true.
+_SMALL = 1 << 14
 
 _OF_SHAPE = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
 # Pure, yet no function of their inputs alone, or not to be taken out of where they stand.
@@ -144,7 +147,14 @@ def _fold_once(
                 operand = _data(text)
                 if operand is not None and operand.node in constant:
                     copied.input[i] = names.get(next(operands), text)
-    return result, {names[ref]: (shapes[ref.node][ref.index],) for ref in values}
+    return result, {
+        names[ref]: (
+            TensorSpec(
+                tuple(d.size for d in v.tensor_shape.dim), shapes[ref.node][ref.index].dtype
+            ),
+        )
+        for ref, v in values.items()
+    }
 
 
 def _operands(
@@ -198,11 +208,17 @@ def _constant_nodes(
             and op.type not in _NEVER
             and not is_stateful(op.type)
             and all(name_of(t.op) in found for t in op.inputs)
-            and is_static(specs)
+            and (is_static(specs) or _are_small(op, shapes))
             and all(s.dtype not in _NO_CONSTANT and s.nbytes <= size_limit for s in specs)
         ):
             found.add(name)
     return found
+
+
+def _are_small(op: tf.Operation, shapes: Shapes) -> bool:
+    """Whether the op's inputs have sizes, small ones."""
+    specs = [shapes[name_of(t.op)][t.value_index] for t in op.inputs]
+    return is_static(specs) and sum(s.nbytes for s in specs) <= _SMALL
 
 
 def _has_shape(op: tf.Operation, shapes: Shapes) -> bool:
@@ -220,7 +236,7 @@ def _evaluate(
     graph: tf.Graph,
     shapes: Shapes,
     wanted: list[Ref],
-) -> dict[Ref, object]:
+) -> dict[Ref, tensor_pb2.TensorProto]:
     """The value of each `wanted` tensor as a TensorProto, from one Session run."""
     part = graph_pb2.GraphDef()
     needed: set[str] = set()
@@ -257,7 +273,7 @@ def _evaluate(
     with tf.Graph().as_default() as evaluated, tf.device("/CPU:0"):
         tf.graph_util.import_graph_def(part, name="")
         fetches = [rename[r] + ":0" if r in rename else str(r) for r in wanted]
-        with tf.compat.v1.Session(graph=evaluated, config=_PLAIN) as session:
+        with tf.compat.v1.Session(graph=evaluated, config=PLAIN) as session:
             values = session.run(fetches)
     return {
         ref: _proto(value, shapes[ref.node][ref.index].dtype)
@@ -265,7 +281,7 @@ def _evaluate(
     }
 
 
-def _proto(value: np.ndarray, dtype: str) -> object:
+def _proto(value: np.ndarray, dtype: str) -> tensor_pb2.TensorProto:
     return tf.make_tensor_proto(value, tf.dtypes.as_dtype(dtype), np.shape(value))
 
 
@@ -277,7 +293,7 @@ def _session_config() -> tf.compat.v1.ConfigProto:
     return config
 
 
-_PLAIN = _session_config()
+PLAIN = _session_config()
 
 
 def _shape_values(op: tf.Operation) -> list[object]:

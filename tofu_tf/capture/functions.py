@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tofu_tf.capture.captured import Captured
+from tofu_tf.capture.deduplicating import pad_distinct
 from tofu_tf.capture.drawing import Streams, draw
 from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import inline
@@ -64,6 +65,7 @@ def finish(
         traced.effects,
         {**traced.handles, **drawn.handles},
     )
+    graph = pad_distinct(graph)
     if not dynamic:
         check_static(
             graph,

@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tofu_tf.capture.captured import Captured
+from tofu_tf.capture.deduplicating import pad_distinct
 from tofu_tf.capture.drawing import draw
 from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import inline
@@ -67,7 +68,7 @@ def capture_graph_def(
         [*fed, *(_node(f) for f in (*outputs, *effects))],
         functools.partial(imported, shapes=known),
     )
-    graph = import_graph(folded, specs, fed, outputs, effects)
+    graph = pad_distinct(import_graph(folded, specs, fed, outputs, effects))
     if not dynamic:
         check_static(
             graph,

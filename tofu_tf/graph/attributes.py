@@ -19,6 +19,12 @@ from tofu_tf.graph.registered import attribute_kinds, op_definition
 _NAMES = frozenset({"container", "shared_name", "tensor_name"})
 # The one internal attribute that says what is computed: pieces draw from streams of their own.
 INDEPENDENT = "_random_independent"
+# Says of a node that reads or writes rows by index: rows of negative indices are padding, which it
+# leaves out.
+PADDED = "_rows_padded"
+_OURS = frozenset({INDEPENDENT, PADDED})
+# Says of a Unique why its distinct ids cannot be padded; for messages only.
+WHY_DYNAMIC = "_why_dynamic"
 
 # What stands for a function's name in a signature.
 Renaming = Callable[[str], str]
@@ -173,7 +179,7 @@ def complete(op: str, attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
 
 
 def _is_internal(name: str) -> bool:
-    return name.startswith("_") and name != INDEPENDENT
+    return name.startswith("_") and name not in _OURS
 
 
 def signature(node: Node) -> str:

@@ -18,6 +18,9 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2
 VARIABLE = "Variable"  # op of the node that stands for a variable's first version
 PLACEHOLDER = "Placeholder"
 CONST = "Const"
+# An op of this graph only: Unique with as many places for distinct ids as there are ids; those left
+# over hold -1.
+PADDED_UNIQUE = "PaddedUnique"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

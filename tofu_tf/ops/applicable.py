@@ -89,7 +89,8 @@ class Describing:
         for kind, refs in (("input", node.inputs), ("output", node.refs)):
             for i, ref in enumerate(refs):
                 if not self.graph.spec(ref).is_static:
-                    return f"the size of {kind} {i} depends on data"
+                    why = attributes.attribute(node, attributes.WHY_DYNAMIC, "")
+                    return f"the size of {kind} {i} depends on data" + (why and f": {why}")
         return ""
 
     def _describe(self, node: Node) -> Described:

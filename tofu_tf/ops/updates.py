@@ -6,14 +6,16 @@ versions that it writes (variables are versions in the graph).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tofu_tf.ops.parts import kept_rows, localised
+from tofu_tf.graph.attributes import PADDED
+from tofu_tf.ops.parts import kept_rows, localised, reshaped, scalar
 from tofu_tf.ops.registry import Emitter, Piece, Sample, op
-from tofu_tf.tdl.expressions import Sum, apply
+from tofu_tf.tdl.expressions import Opaque, Sum, apply
 
 _BOTH = {"": ("i0", "i1")}
 _X = ((5, 4), "float64")
@@ -97,24 +99,49 @@ op(
 )(update)
 
 
-def _rows_body(indices: int, rows: Sequence[int]) -> Any:
-    """The body of an op on the rows that `indices` names: a part of the rows takes its own only."""
+def _rows_body(indices: int, rows: Sequence[int], depth: bool = False) -> Any:
+    """The body of an op on the rows that `indices` names: a part of the rows takes its own only,
+    and rows that pad the others are left out.
+
+    `depth`: whether the indices' last dimension, of extent 1, is that of a place.
+    """
 
     def body(emit: Emitter, piece: Piece) -> list[str]:
         inputs = list(piece.inputs)
+        attrs = {k: v for k, v in piece.node.attrs.items() if k != PADDED}
+        shape, dtype = piece.specs[indices].shape, piece.specs[indices].dtype
         if not piece.whole("i0"):
-            dtype = piece.specs[indices].dtype
-            local, inside = localised(emit, inputs[indices], piece.box["i0"], dtype)
-            taken = {"indices": (local, dtype)} | {
-                f"rows{n}": (inputs[n], piece.specs[n].dtype) for n in rows
-            }
-            kept = kept_rows(emit, inside, taken)
-            inputs[indices] = kept["indices"]
-            for n in rows:
-                inputs[n] = kept[f"rows{n}"]
-        return emit.add(piece.node.op, inputs, piece.node.attrs, outputs=0)
+            ids = _in_line(emit, inputs[indices], shape, dtype)
+            ids, taken = localised(emit, ids, piece.box["i0"], dtype)
+        elif PADDED in piece.node.attrs:
+            ids = _in_line(emit, inputs[indices], shape, dtype)
+            zero = scalar(emit, 0, dtype, "zero")
+            taken = emit.add("GreaterEqual", [ids, zero], {"T": dtype}, part="real")[0]
+        else:
+            return emit.add(piece.node.op, inputs, attrs, outputs=0)
+        lead = len(shape) - depth
+        filtered = {"ids": (ids, dtype)}
+        for n in rows:
+            read, kind = piece.reads[n], piece.specs[n].dtype
+            assert read is not None
+            if len(read.shape) != lead + len(piece.writes[0].shape) - 1:
+                continue  # one value for all rows
+            flat = [math.prod(read.shape[:lead]), *read.shape[lead:]]
+            line = inputs[n] if lead == 1 else reshaped(emit, inputs[n], flat, kind, f"rows{n}")[0]
+            filtered[f"rows{n}"] = (line, kind)
+        kept = kept_rows(emit, taken, filtered)
+        inputs[indices] = kept["ids"]
+        if depth:
+            inputs[indices] = reshaped(emit, kept["ids"], [-1, 1], dtype, "places")[0]
+        for n in rows:
+            inputs[n] = kept.get(f"rows{n}", inputs[n])
+        return emit.add(piece.node.op, inputs, attrs, outputs=0)
 
     return body
+
+
+def _in_line(emit: Emitter, ids: str, shape: tuple[int, ...], dtype: str) -> str:
+    return ids if len(shape) == 1 else reshaped(emit, ids, [-1], dtype, "ids")[0]
 
 
 def _scatter(variable: Any, indices: Any, updates: Any) -> Any:
@@ -152,6 +179,9 @@ op(
     samples={
         f"ResourceScatter{kind}": (
             Sample((_X, ids, ((len(ids), 4), "float64")), _CUT, low=0.5, high=2.0),
+            Sample((_X, ids[:4].reshape(2, 2), ((2, 2, 4), "float64")), _CUT, low=0.5, high=2.0),
+            Sample((_X, ids[0], ((4,), "float64")), _CUT, low=0.5, high=2.0),
+            Sample((_X, ids, _S), _CUT, low=0.5, high=2.0),
         )
         for kind, ids in (
             ("Add", _IDS),
@@ -164,6 +194,49 @@ op(
         )
     },
 )(_scatter)
+
+
+def _places_body(emit: Emitter, piece: Piece) -> Any:
+    if piece.specs[1].shape[-1] == 1:
+        return _rows_body(1, (2,), depth=True)(emit, piece)
+    return emit.add(piece.node.op, piece.inputs, piece.node.attrs, outputs=0)
+
+
+def _scatter_places(variable: Any, places: Any, updates: Any) -> Any:
+    """The part at a place changed by the updates for it; of places of several dimensions these stay
+    whole.
+    """
+    depth, lead = places.shape[-1], places.rank - 1
+
+    def element(*i: Any) -> Any:
+        def change(*n: Any) -> Any:
+            return apply(places[(*n, slice(None))], updates[(*n, *i[depth:])])
+
+        if depth > 1:
+            Opaque()[i[:depth]]
+        return apply(variable[i], Sum(change, n=places.shape[:-1]) if lead else change())
+
+    return element
+
+
+_PLACES = np.asarray([[3], [0], [4], [1]], np.int64)
+_PAIRS = np.asarray([[3, 0], [4, 1], [0, 3]], np.int32)
+
+op(
+    "ResourceScatterNdAdd",
+    "ResourceScatterNdSub",
+    "ResourceScatterNdUpdate",
+    "ResourceScatterNdMin",
+    "ResourceScatterNdMax",
+    body=_places_body,
+    flops=lambda inputs, outputs, attributes: inputs[2].size,
+    samples=(
+        Sample((_X, _PLACES, ((4, 4), "float64")), _CUT),
+        Sample((_X, _PLACES.reshape(2, 2, 1), ((2, 2, 4), "float64")), _CUT),
+        Sample((_X, _PAIRS, ((3,), "float64")), {"": ()}),
+        Sample((((5, 4, 3), "float64"), _PAIRS, ((3, 3), "float64")), {"": ("i2",)}),
+    ),
+)(_scatter_places)
 
 # As UPDATES; r: gradient rows, n: their indices, p: a negative power.
 SPARSE_UPDATES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
