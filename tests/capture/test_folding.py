@@ -51,6 +51,12 @@ def twice() -> tf.Tensor:
     return tf.reshape(flat, raw.Shape(input=x), name="back")
 
 
+def of_unknown_size() -> tf.Tensor:
+    """Which axes were broadcast: how many depends on the constants that it is made of."""
+    axes = raw.BroadcastGradientArgs(s0=[4, 1, 3], s1=[4, 5, 3]).r0
+    return raw.Sum(input=fed("x", (4, 5, 3)), axis=axes, keep_dims=True, name="sum")
+
+
 @pytest.mark.parametrize(
     ("build", "node", "operand", "value"),
     [
@@ -58,6 +64,7 @@ def twice() -> tf.Tensor:
         (sizes, "added", 1, 12 + 2 + 400 + 3000),
         (of_a_variable, "added", 1, np.full((5, 7), 2, np.float32)),
         (twice, "back", 1, [6, 4]),
+        (of_unknown_size, "sum", 1, [1]),
     ],
 )
 def test_folds(build: Callable[[], Any], node: str, operand: int, value: Any) -> None:
