@@ -12,7 +12,7 @@ from tofu_tf.capture.tensorflow_private import optimize
 # These keep a call from being inlined: XLA-compiled optimizer updates, grouped convolutions, cuDNN
 # variants.
 _BARRIERS = ("_XlaMustCompile", "_noinline", "api_implements", "api_preferred_device")
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient")
+CALLS = ("PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient")
 _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 
@@ -25,7 +25,7 @@ def inline(
     Loops stay; conditionals stay too unless `lower_conditionals` turns them into Switch and Merge.
     """
     functions = {function.signature.name for function in graph_def.library.function}
-    calls = {*_CALLS, *functions, *(_BRANCHES if lower_conditionals else ())}
+    calls = {*CALLS, *functions, *(_BRANCHES if lower_conditionals else ())}
     if not any(node.op in calls for node in graph_def.node):
         return graph_def
     flat = graph_pb2.GraphDef()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tofu_tf.cli import graphs
+from tofu_tf.graph.persistence import step_of
 from tofu_tf.report import tables
 from tofu_tf.report.counting import count_communication, edge_nodes
 
@@ -21,6 +22,7 @@ def run(arguments: Sequence[str], values: Any) -> None:
             "tofu-tf plan or show places a graph on several devices"
         )
         return
+    graph_def = step_of(graph_def)
     counted = count_communication(graph_def, *edge_nodes(graph_def))
     tables.show(
         tables.pairs_table(counted),

@@ -30,6 +30,13 @@ def new_flags() -> flags.FlagValues:
         "Operations that must run as well, such as weight updates.",
         flag_values=values,
     )
+    flags.DEFINE_string(
+        "signature",
+        "",
+        "The signature of a SavedModel or MetaGraphDef that says what is computed, if --fetches "
+        "does not. Default: serving_default.",
+        flag_values=values,
+    )
     flags.DEFINE_integer(
         "batch",
         None,
@@ -74,10 +81,17 @@ def new_flags() -> flags.FlagValues:
         flag_values=values,
     )
     flags.DEFINE_string(
-        "output", "", "plan: the JSON file to write the plan to.", flag_values=values
+        "output",
+        "",
+        "plan: the JSON file to write the plan to. rewrite: the .pb, .pbtxt or .meta file, or the "
+        "directory of a SavedModel, to write the placed graph to.",
+        flag_values=values,
     )
     flags.DEFINE_string(
-        "plan", "", "show: a plan file to follow instead of a search.", flag_values=values
+        "plan",
+        "",
+        "show, rewrite: a plan file to follow instead of a search.",
+        flag_values=values,
     )
     flags.DEFINE_enum(
         "lowering",

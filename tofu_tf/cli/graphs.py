@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tofu_tf.capture.graph_defs import capture_graph_def, split_fetches
+from tofu_tf.capture.refusing import devices_of, refuse
+from tofu_tf.capture.saved_models import Program, load_program
 from tofu_tf.cli.flags import parse_constraints, parse_factors
 from tofu_tf.errors import FlagError, GraphError
-from tofu_tf.graph.files import read_graph_def
+from tofu_tf.graph.files import read_exported
 from tofu_tf.graph.ir import Graph
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.pipeline import check_plan, find_plan
@@ -26,6 +29,7 @@ _SHOWN = 5
 class Planned:
     """A captured graph with its plan; `fetches` name the graph's outputs in order."""
 
+    program: Program
     graph: Graph
     plan: Plan
     fetches: tuple[str, ...]
@@ -40,47 +44,39 @@ def one_path(arguments: Sequence[str], command: str) -> str:
         raise FlagError(
             f"tofu-tf {command}",
             seen,
-            "one GraphDef file (.pb or .pbtxt)",
+            "one GraphDef file (.pb or .pbtxt), MetaGraphDef (.meta) or directory of a SavedModel",
             f"tofu-tf {command} graph.pb --fetches=loss",
         )
     return arguments[0]
 
 
 def read(path: str) -> graph_pb2.GraphDef:
-    """The GraphDef in the file at `path`."""
-    return read_graph_def(path)
+    """The graph at `path`: a GraphDef, or the first one of a MetaGraphDef or SavedModel."""
+    held = read_exported(path)
+    if isinstance(held, saved_model_pb2.SavedModel):
+        held = held.meta_graphs[0]
+    return held.graph_def if isinstance(held, meta_graph_pb2.MetaGraphDef) else held
 
 
-def devices_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
-    """The distinct devices that its nodes name, in order of appearance."""
-    return tuple(dict.fromkeys(n.device for n in graph_def.node if n.device))
-
-
-def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> Planned:
-    """The graph captured and planned as the flags say, or under the plan in a file.
+def planned(path: str, values: Any, plan_file: str = "") -> Planned:
+    """The graph at `path` captured and planned as the flags say, or under the plan in a file.
 
     Raises:
       TofuError: whatever is wrong with graph, flags or plan.
     """
-    placed_on = devices_of(graph_def)
-    if len(placed_on) > 1:
-        shown = ", ".join(placed_on[:_SHOWN]) + (" ..." if len(placed_on) > _SHOWN else "")
-        raise GraphError(
-            "graph",
-            f"already placed on {len(placed_on)} devices ({shown})",
-            "a graph for one device",
-            "export it without devices; tofu-tf show counts a placed graph as it is",
-        )
-    _refuse_fed_variables(graph_def)
+    program = load_program(path, values.fetches, values.targets, values.signature or None)
+    graph_def = program.graph_def
+    if not program.fetches and not program.targets:
+        refuse(graph_def)
+        program = dataclasses.replace(program, fetches=default_fetches(graph_def))
     constraints = parse_constraints(values.constraints)
     machine = machine_from_flags(values)
-    fetches = tuple(values.fetches) or default_fetches(graph_def)
     dynamic = values.undescribed == "whole"
     graph = capture_graph_def(
-        graph_def, fetches, values.targets, values.batch, dynamic=dynamic
+        graph_def, program.fetches, program.targets, values.batch, dynamic=dynamic
     ).graph
     nodes = {node.name: node for node in graph_def.node}
-    tensors, operations = split_fetches(fetches, values.targets, nodes)
+    tensors, operations = split_fetches(program.fetches, program.targets, nodes)
     describing = Describing(graph)
     if plan_file:
         plan = with_specs(load_plan(plan_file), graph)
@@ -96,7 +92,7 @@ def planned(graph_def: graph_pb2.GraphDef, values: Any, plan_file: str = "") -> 
             describing=describing,
             undescribed=values.undescribed,
         )
-    return Planned(graph, plan, tuple(tensors), tuple(operations), describing)
+    return Planned(program, graph, plan, tuple(tensors), tuple(operations), describing)
 
 
 def machine_from_flags(values: Any) -> Machine:
@@ -133,18 +129,12 @@ def default_fetches(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
     return tuple(last)
 
 
-def _refuse_fed_variables(graph_def: graph_pb2.GraphDef) -> None:
-    """Raises GraphError where variables are fed as handles: their shapes are not in a GraphDef."""
-    fed = [
-        n.name
-        for n in graph_def.node
-        if n.op == "Placeholder" and n.attr["dtype"].type == types_pb2.DT_RESOURCE
-    ]
-    if fed:
-        shown = ", ".join(fed[:_SHOWN]) + (" ..." if len(fed) > _SHOWN else "")
-        raise GraphError(
-            shown,
-            f"{len(fed)} Placeholders for variables of a traced function, of unknown shape",
-            "variables in the graph (VarHandleOp), or weights as constants",
-            "build the step in a tf.Graph, or freeze it with convert_variables_to_constants_v2",
-        )
+__all__ = [
+    "Planned",
+    "default_fetches",
+    "devices_of",
+    "machine_from_flags",
+    "one_path",
+    "planned",
+    "read",
+]

@@ -43,6 +43,12 @@ def _show(arguments: Sequence[str], values: Any) -> None:
     show.run(arguments, values)
 
 
+def _rewrite(arguments: Sequence[str], values: Any) -> None:
+    from tofu_tf.cli import rewrite
+
+    rewrite.run(arguments, values)
+
+
 def _count(arguments: Sequence[str], values: Any) -> None:
     from tofu_tf.cli import count
 
@@ -53,6 +59,7 @@ def _count(arguments: Sequence[str], values: Any) -> None:
 COMMANDS: Mapping[str, Command] = {
     "plan": Command("search how a GraphDef lies on the devices, print and save the plan", _plan),
     "show": Command("show each device's share of a GraphDef and what moves between them", _show),
+    "rewrite": Command("write a graph placed on devices, which stock TensorFlow runs", _rewrite),
     "count": Command("count the bytes that a placed GraphDef moves between devices", _count),
 }
 
@@ -89,10 +96,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def usage(values: flags.FlagValues) -> str:
     """Every command and every flag."""
-    commands = "\n".join(f"  {name:6} {c.summary}" for name, c in COMMANDS.items())
+    commands = "\n".join(f"  {name:7} {c.summary}" for name, c in COMMANDS.items())
     return (
         "usage: tofu-tf COMMAND GRAPH [--flags]\n\n"
-        f"GRAPH is a GraphDef file, binary (.pb) or text (.pbtxt). Commands:\n{commands}\n\n"
+        "GRAPH is a GraphDef file (.pb, .pbtxt), a MetaGraphDef (.meta) or a SavedModel's "
+        f"directory. Commands:\n{commands}\n\n"
         f"Flags:\n{values.module_help(new_flags.__module__).partition(chr(10))[2]}\n\n"
         "Exit codes: 0 fine, 2 bad input (nothing is written), 1 otherwise."
     )

@@ -13,8 +13,7 @@ from tofu_tf.report import tables
 
 def run(arguments: Sequence[str], values: Any) -> None:
     """Prints the plan of the graph that `arguments` name; with --output also saves it."""
-    graph_def = graphs.read(graphs.one_path(arguments, "plan"))
-    found = graphs.planned(graph_def, values)
+    found = graphs.planned(graphs.one_path(arguments, "plan"), values)
     if values.output:
         try:
             save_plan(found.plan, values.output)

@@ -10,8 +10,10 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
+from tofu_tf.capture.graph_defs import effectful
 from tofu_tf.cli import graphs
 from tofu_tf.errors import FlagError
+from tofu_tf.graph.persistence import step_of
 from tofu_tf.pipeline import apply_plan, with_bytes
 from tofu_tf.plan.collectives import Choosing
 from tofu_tf.plan.text import summary_lines, whole_lines
@@ -27,11 +29,12 @@ from tofu_tf.rewrite.text import placed_text
 
 def run(arguments: Sequence[str], values: Any) -> None:
     """Prints tables of the graph that `arguments` name, or what the flags ask for instead."""
-    graph_def = graphs.read(graphs.one_path(arguments, "show"))
+    path = graphs.one_path(arguments, "show")
+    graph_def = graphs.read(path)
     if not values.plan and _is_placed(graph_def):
         _show_placed(graph_def, values)
     else:
-        _show_planned(graph_def, values)
+        _show_planned(path, values)
 
 
 def _is_placed(graph_def: graph_pb2.GraphDef) -> bool:
@@ -47,10 +50,12 @@ def _show_placed(graph_def: graph_pb2.GraphDef, values: Any) -> None:
             "a graph for one device",
             "give the original graph and --plan, or --text to list the nodes",
         )
-    feeds, results = edge_nodes(graph_def)
     if values.text:
         sys.stdout.write(placed_text(graph_def))
-    elif not _draw(graph_def, feeds, results, values):
+        return
+    graph_def = step_of(graph_def)
+    feeds, results = edge_nodes(graph_def)
+    if not _draw(graph_def, feeds, results, values):
         counted = count_communication(graph_def, feeds, results)
         tables.show(
             tables.devices_table(device_shares(graph_def, counted)),
@@ -59,8 +64,8 @@ def _show_placed(graph_def: graph_pb2.GraphDef, values: Any) -> None:
         )
 
 
-def _show_planned(graph_def: graph_pb2.GraphDef, values: Any) -> None:
-    found = graphs.planned(graph_def, values, values.plan)
+def _show_planned(path: str, values: Any) -> None:
+    found = graphs.planned(path, values, values.plan)
     graph, plan = found.graph, found.plan
     choosing = Choosing(plan.machine.device_type) if values.lowering == "collective" else None
     if values.op or values.tensor:
@@ -72,7 +77,8 @@ def _show_planned(graph_def: graph_pb2.GraphDef, values: Any) -> None:
     if choosing:
         plan = with_bytes(graph, plan, values.lowering, found.describing)
     placed = apply_plan(graph, plan, values.lowering, found.describing)
-    result = exported(placed, graph, found.fetches, found.operations)
+    waiting = effectful(found.program.graph_def, found.fetches)
+    result = exported(placed, graph, found.fetches, found.operations, waiting)
     if values.text:
         sys.stdout.write(placed_text(result))
     elif not _draw(result, placed.feed_nodes, placed.result_nodes, values):

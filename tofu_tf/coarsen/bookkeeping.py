@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from tofu_tf.coarsen.groups import COPIED, HOME, Place
 from tofu_tf.graph import state, traversal
-from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, Graph, Node, Ref, TensorSpec
+from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, WEIGHT, Graph, Node, Ref, TensorSpec
 from tofu_tf.plan.layouts import Layout
 
-SOURCES = frozenset({CONST, PLACEHOLDER, VARIABLE})
+SOURCES = frozenset({CONST, WEIGHT, PLACEHOLDER, VARIABLE})
 
 
 def home_variables(

@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
@@ -15,8 +16,13 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tofu_tf.errors import GraphError
 
 TEXT_SUFFIXES = (".pbtxt", ".txt", ".prototxt")
+SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")  # files of a SavedModel's directory
 LIMIT = 2**31 - 1  # bytes of a protocol buffer
 
+# Tags of a GraphDef's fields (nodes, library, version, versions, debug information) and of a
+# SavedModel's first, its version.
+_NUMBERS = (0x08, 0x18)
+_FIELDS = (0x0A, 0x12, 0x22, 0x2A, *_NUMBERS)
 _EXPECTED = "a GraphDef: binary (.pb) or text (.pbtxt)"
 _WRITING = "write one with tf.io.write_graph(graph, directory, 'graph.pb', as_text=False)"
 
@@ -29,9 +35,50 @@ def read_graph_def(path: str | os.PathLike[str]) -> graph_pb2.GraphDef:
     """
     file = Path(path)
     if file.is_dir():
-        saved = any((file / f"saved_model.{s}").exists() for s in ("pb", "pbtxt"))
+        saved = any((file / name).exists() for name in SAVED_MODEL)
         seen = "the directory of a SavedModel" if saved else "a directory"
         raise GraphError(str(path), seen, _EXPECTED, f"name a file; {_WRITING}")
+    data = _read(file)
+    if file.suffix in TEXT_SUFFIXES:
+        return _checked(_of_text(data, path), data, path)
+    return _checked(_of_bytes(data, path), data, path)
+
+
+def read_exported(
+    path: str | os.PathLike[str],
+) -> graph_pb2.GraphDef | meta_graph_pb2.MetaGraphDef | saved_model_pb2.SavedModel:
+    """The GraphDef or MetaGraphDef in a file, or the SavedModel of a directory or its file.
+
+    Raises:
+      GraphError: as `read_graph_def`; a directory that holds no SavedModel.
+    """
+    file = Path(path)
+    if file.is_dir():
+        found = next((file / name for name in SAVED_MODEL if (file / name).exists()), None)
+        if found is None:
+            raise GraphError(
+                str(path),
+                "a directory without saved_model.pb",
+                "the directory of a SavedModel, or a file with a graph",
+                "write one with tf.saved_model.save(model, directory)",
+            )
+        file = found
+    try:
+        return read_graph_def(file)
+    except GraphError:
+        if not file.exists() or not 0 < file.stat().st_size <= LIMIT:
+            raise
+        data = file.read_bytes()
+        for kind in (saved_model_pb2.SavedModel, meta_graph_pb2.MetaGraphDef):
+            held = _parsed_as(kind(), data, file.suffix in TEXT_SUFFIXES)
+            if held is not None and _holds_graph(held):
+                return held
+        raise
+
+
+def _read(file: Path) -> bytes:
+    """The bytes of a file that may hold a protocol buffer."""
+    path = file
     try:
         size = file.stat().st_size
         if size > LIMIT:
@@ -46,13 +93,13 @@ def read_graph_def(path: str | os.PathLike[str]) -> graph_pb2.GraphDef:
         raise GraphError(str(path), error.strerror or str(error), "a readable file") from error
     if not data:
         raise GraphError(str(path), "an empty file", _EXPECTED, _WRITING)
-    if file.suffix in TEXT_SUFFIXES:
-        return _checked(_of_text(data, path), data, path)
-    return _checked(_of_bytes(data, path), data, path)
+    return data
 
 
-def write_graph_def(graph_def: graph_pb2.GraphDef, path: str | os.PathLike[str]) -> None:
-    """Writes `graph_def`, as text where `path` ends like text; whole or not at all."""
+def write_graph_def(graph_def: Message, path: str | os.PathLike[str]) -> None:
+    """Writes `graph_def` (or another message), as text where `path` ends like text; whole or not at
+    all.
+    """
     file = Path(path)
     if file.suffix in TEXT_SUFFIXES:
         data = text_format.MessageToString(graph_def).encode()
@@ -135,23 +182,32 @@ def _checked(
 
 def _other(data: bytes) -> str:
     """What else the bytes are, "" if nothing known."""
-    saved = _parsed(saved_model_pb2.SavedModel(), data)
-    if isinstance(saved, saved_model_pb2.SavedModel) and any(
-        _is_graph(m.graph_def) for m in saved.meta_graphs
-    ):
+    saved = _parsed_as(saved_model_pb2.SavedModel(), data)
+    if saved is not None and _holds_graph(saved):
         return "a SavedModel"
-    meta = _parsed(meta_graph_pb2.MetaGraphDef(), data)
-    if isinstance(meta, meta_graph_pb2.MetaGraphDef) and _is_graph(meta.graph_def):
+    meta = _parsed_as(meta_graph_pb2.MetaGraphDef(), data)
+    if meta is not None and _holds_graph(meta):
         return "a MetaGraphDef"
     return ""
 
 
-def _parsed(message: Message, data: bytes) -> Message | None:
+_M = TypeVar("_M", bound=Message)
+
+
+def _parsed_as(message: _M, data: bytes, text: bool = False) -> _M | None:
     try:
-        message.ParseFromString(data)
-    except DecodeError:
+        if text:
+            text_format.Parse(data.decode(), message)
+        else:
+            message.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError, text_format.ParseError):
         return None
     return message
+
+
+def _holds_graph(message: saved_model_pb2.SavedModel | meta_graph_pb2.MetaGraphDef) -> bool:
+    metas = getattr(message, "meta_graphs", [message])
+    return any(_is_graph(meta.graph_def) for meta in metas)
 
 
 def _is_graph(graph_def: graph_pb2.GraphDef) -> bool:
@@ -167,18 +223,12 @@ def _missing_bytes(data: bytes) -> int:
     at = 0
     while at < len(data):
         tag = data[at]
-        if tag not in (
-            0x0A,
-            0x12,
-            0x18,
-            0x22,
-            0x2A,
-        ):  # node, library, version, versions, debug info
+        if tag not in _FIELDS:
             return 0
         length, at = _varint(data, at + 1)
         if length is None:
             return 1
-        if tag != 0x18:
+        if tag not in _NUMBERS:
             at += length
     return at - len(data)
 

@@ -18,6 +18,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2
 VARIABLE = "Variable"  # op of the node that stands for a variable's first version
 PLACEHOLDER = "Placeholder"
 CONST = "Const"
+WEIGHT = "Weight"  # op of the node that stands for a large constant, which is cut as variables are
 # An op of this graph only: Unique with as many places for distinct ids as there are ids; those left
 # over hold -1.
 PADDED_UNIQUE = "PaddedUnique"
@@ -165,9 +166,13 @@ class Graph:
 
     def const(self, ref: Ref) -> np.ndarray | None:
         """The value of `ref` when a Const node makes it."""
-        from tensorflow.python.framework import tensor_util
-
         node = self.nodes[ref.node]
-        if node.op != CONST:
-            return None
-        return tensor_util.MakeNdarray(node.attrs["value"].tensor)
+        return constant_value(node) if node.op == CONST else None
+
+
+def constant_value(node: Node) -> np.ndarray:
+    """What a Const or a Weight holds."""
+    from tensorflow.python.framework import tensor_util
+
+    value: np.ndarray = tensor_util.MakeNdarray(node.attrs["value"].tensor)
+    return value

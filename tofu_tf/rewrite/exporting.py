@@ -4,7 +4,7 @@ variables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -15,13 +15,18 @@ from tofu_tf.rewrite.placed import Placed
 
 
 def exported(
-    placed: Placed, graph: Graph, fetches: Sequence[str], operations: Sequence[str] = ()
+    placed: Placed,
+    graph: Graph,
+    fetches: Sequence[str],
+    operations: Sequence[str] = (),
+    effectful: Collection[str] = (),
 ) -> graph_pb2.GraphDef:
     """The placed GraphDef in which every ``node`` or ``node:0`` of `fetches` is a node of that
     name.
 
     `fetches` name the outputs of `graph` in order. Placeholders keep their names anyway. Each of
-    `operations` is a node of that name, after which every effect has happened. The shards
+    `operations` is a node of that name, after which every effect has happened, and so is each of
+    `effectful`, names of fetched nodes that wait for effects in the original. The shards
     of a variable ``v`` are VarHandleOps that share the names ``v/shard0``, ``v/shard1`` ...
 
     Raises:
@@ -46,8 +51,10 @@ def exported(
         node = out.node.add(name=name, op="IdentityN" if len(outputs) > 1 else "Identity")
         device = nodes[outputs[0][0].rpartition(":")[0]].device
         node.device = device
+        waits = placed.effects if name in effectful else ()
         types = [tf.dtypes.as_dtype(d).as_datatype_enum for _, (_, d) in sorted(outputs.items())]
         node.input.extend(made.removesuffix(":0") for _, (made, _) in sorted(outputs.items()))
+        node.input.extend(f"^{effect}" for effect in waits)
         if len(outputs) > 1:
             node.attr["T"].list.type.extend(types)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tofu_tf import errors
 from tofu_tf.graph import traversal
-from tofu_tf.graph.ir import CONST, PLACEHOLDER, Graph, Node, Ref
+from tofu_tf.graph.ir import CONST, PLACEHOLDER, WEIGHT, Graph, Node, Ref, constant_value
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.plan.layouts import layout_regions
 from tofu_tf.plan.plans import Plan
@@ -23,7 +23,8 @@ from tofu_tf.rewrite.moving import Moves, Names, demand
 from tofu_tf.rewrite.variables import Shards
 from tofu_tf.tdl.regions import Region, Regions
 
-# Fetches of at least so many bytes of a variable wait for the step to come near their consumer.
+# Fetches of at least so many bytes of a variable or weight wait for the step to come near their
+# consumer.
 GATE_BYTES = 16384
 
 
@@ -84,6 +85,19 @@ class Holding:
         ref = Ref(node.name)
         self.shards[variable.name] = Shards(self.make, self.graph, variable.name, self.held(ref))
         self.version_of[ref] = variable.name
+
+    def weight(self, node: Node) -> None:
+        """Every worker's region of a constant, as a constant of its own."""
+        ref, value = Ref(node.name), constant_value(node)
+        names: Names = [None] * self.workers
+        for w, region in enumerate(self.held(ref).tuple()):
+            if region is not None:
+                part = value[tuple(slice(lo, hi) for lo, hi in region.bounds)]
+                attrs = {"value": part, "dtype": node.outputs[0].dtype}
+                # never shared with an equal one: what is cut of a tensor is known by its name
+                made = self.make.add(naming.piece(node.name, w), CONST, w, (), attrs)
+                names[w] = naming.tensor(made)
+        self.owned[ref] = names
 
     def _own(self, ref: Ref, worker: int) -> str:
         """The tensor that `worker` owns of `ref`."""
@@ -183,10 +197,11 @@ class Holding:
 
     def _gates(self, ref: Ref, source: int, near: Node) -> tuple[str, ...]:
         """The source's own piece of what comes just before the consumer `near`, for a large part of
-        a variable, which is there from the start; nothing for other tensors.
+        a variable or weight, which is there from the start; nothing for other tensors.
         """
         held = self.held(ref)[source]
-        if ref not in self.version_of or held is None:
+        there = ref in self.version_of or self.graph.nodes[ref.node].op == WEIGHT
+        if not there or held is None:
             return ()
         if held.size * self.graph.spec(ref).itemsize < GATE_BYTES:
             return ()

@@ -11,7 +11,7 @@ import numpy as np
 
 from tofu_tf import errors
 from tofu_tf.graph.functions import named_by, reachable
-from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, Graph, Node, Ref
+from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, WEIGHT, Graph, Node, Ref
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.ops.registry import Piece
 from tofu_tf.plan.plans import Plan, Strategy
@@ -52,6 +52,8 @@ class Rewriting(Holding):
             self.feed(node)
         elif node.op == VARIABLE:
             self.variable(node)
+        elif node.op == WEIGHT:
+            self.weight(node)
         else:
             self._pieces(node)
 
