@@ -18,7 +18,7 @@ from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 from tensorflow.python.eager import execute
 
 from tofu_tf.graph import attributes, state
-from tofu_tf.graph.ir import CONST, PLACEHOLDER, Graph, Node, Ref, TensorSpec
+from tofu_tf.graph.ir import CONST, PADDED_UNIQUE, PLACEHOLDER, Graph, Node, Ref, TensorSpec
 from tofu_tf.graph.registered import attribute_kinds, op_definition
 from tofu_tf.ops.applicable import Applied, Described, Describing
 from tofu_tf.ops.registry import OpEntry, Piece, Sample
@@ -144,15 +144,29 @@ class Case:
     outputs: tuple[np.ndarray, ...]
 
 
+def _padded_unique(
+    ids: np.ndarray, attrs: Mapping[str, attr_value_pb2.AttrValue]
+) -> tuple[np.ndarray, ...]:
+    distinct = list(dict.fromkeys(ids.tolist()))
+    padded = np.asarray(distinct + [-1] * (len(ids) - len(distinct)), ids.dtype)
+    places = [distinct.index(i) for i in ids.tolist()]
+    return padded, np.asarray(places, attributes.decode(attrs["out_idx"]))
+
+
+# Ops that TensorFlow has not: the op whose attributes they have, and what they yield.
+OURS = {PADDED_UNIQUE: ("Unique", _padded_unique)}
+
+
 def case_of(entry: OpEntry, sample: Sample) -> Case:
     """The sample with random inputs, run whole."""
     random = np.random.default_rng(7)
     inputs = tuple(_data(i, sample, random) for i in sample.inputs)
     specs = [TensorSpec(x.shape, tf.as_dtype(x.dtype).name) for x in inputs]
-    attrs = _attributes(entry.name, specs, sample.attrs)
-    handles = _handle_positions(entry.name)
-    written = state.written_operands(node_def_pb2.NodeDef(op=entry.name), handles)
-    outputs = _whole(entry.name, inputs, attrs, handles, written)
+    name, whole = OURS.get(entry.name, (entry.name, None))
+    attrs = _attributes(name, specs, sample.attrs)
+    handles = _handle_positions(name)
+    written = state.written_operands(node_def_pb2.NodeDef(op=name), handles)
+    outputs = whole(*inputs, attrs) if whole else _whole(name, inputs, attrs, handles, written)
     constants = {i % len(inputs) for i in entry.constants}
     nodes = {}
     for i, (x, spec) in enumerate(zip(inputs, specs, strict=True)):

@@ -13,7 +13,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
 from tofu_tf.capture import padding
-from tofu_tf.capture.padding import NEUTRAL, Change, Found, Padding, Unknown
+from tofu_tf.capture.padded import Change, Found, Padding, Unknown
+from tofu_tf.capture.padding import NEUTRAL
 from tofu_tf.graph import traversal
 from tofu_tf.graph.attributes import WHY_DYNAMIC, encode
 from tofu_tf.graph.ir import VARIABLE, Graph, Node, Ref
@@ -46,6 +47,7 @@ RULES: dict[str, Rule] = {
     "Size": padding.size,
     "Reshape": padding.reshape,
     "ExpandDims": padding.expand,
+    "StridedSlice": padding.strided_slice,
     **dict.fromkeys(_ELEMENTWISE.split(), padding.elementwise),
     **{f"UnsortedSegment{kind}": padding.segments for kind in ("Sum", "Prod", "Max", "Min")},
     **dict.fromkeys(("Gather", "GatherV2", "ResourceGather"), padding.gather),
@@ -92,7 +94,7 @@ def _changes(graph: Graph) -> tuple[dict[str, Change], dict[str, str]]:
             continue
         linked.join(owners)
         try:
-            change = _rule(node, held)(state, node, held)
+            change = _changed(state, node, held)
             if not all(spec.is_static for spec in change.node.outputs):
                 raise Unknown("another size depends on data too")
         except Unknown as why:
@@ -109,12 +111,18 @@ def _changes(graph: Graph) -> tuple[dict[str, Change], dict[str, str]]:
     return kept, refused
 
 
-def _rule(node: Node, held: Mapping[int, Found]) -> Rule:
-    sizes = bool(held) and all(f.kind == "size" for f in held.values())
-    # what a size makes a shape for is no shape itself
-    if sizes and node.op in _OF_SIZES.split() and not (node.op == "Reshape" and 0 not in held):
-        return padding.of_sizes
-    return RULES.get(node.op, _shows)
+def _changed(state: Padding, node: Node, held: Mapping[int, Found]) -> Change:
+    """What becomes of `node`, whose inputs `held` depend on the number of distinct ids."""
+
+    def is_size(i: int) -> bool:
+        return held[i].kind == "size" if i in held else state.const(node.inputs[i]) is not None
+
+    if held and node.op in _OF_SIZES.split() and all(map(is_size, range(len(node.inputs)))):
+        return padding.of_sizes(state, node, held)
+    held = {i: f for i, f in held.items() if node.inputs[i] not in state.constants}
+    if not held and node.op != "Unique":
+        return Change(node)
+    return RULES.get(node.op, _shows)(state, node, held)
 
 
 def _shows(state: Padding, node: Node, held: Mapping[int, Found]) -> Change:

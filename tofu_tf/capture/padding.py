@@ -1,4 +1,4 @@
-"""What each op does with places that are padding: a rule an op, by name.
+"""What each op does with places that are padding: a rule an op.
 
 A rule gives the node that takes another's place, or raises `Unknown` where padding would show.
 """
@@ -14,135 +14,20 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tofu_tf.capture.folding import PLAIN
-from tofu_tf.graph.attributes import PADDED, attribute, complete, encode
-from tofu_tf.graph.ir import CONST, PADDED_UNIQUE, Graph, Node, Ref, TensorSpec
+from tofu_tf.capture.padded import (
+    Change,
+    Found,
+    Padding,
+    Unknown,
+    clamped_ids,
+    const_of,
+    node_of,
+    rows_of,
+    with_inputs,
+)
+from tofu_tf.graph.attributes import PADDED, attribute, encode
+from tofu_tf.graph.ir import CONST, PADDED_UNIQUE, Node, Ref, TensorSpec
 from tofu_tf.graph.registered import op_definition
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What is known of a tensor whose size, or value, follows from a number of distinct ids.
-
-    `unique`: the node that finds these ids. `kind`: ``ids`` (the distinct ids themselves), ``rows``
-    (whatever has a place for each of them, in dimension `axis`), ``places`` (for each distinct id
-    of the node `of` its place among those of `unique`), or ``size`` (of any of these, or computed
-    from one; `values` for as many places as there are, and for one more).
-    """
-
-    unique: str
-    kind: str
-    axis: int = 0
-    of: str = ""
-    values: tuple[np.ndarray, ...] = ()
-
-    @property
-    def counted(self) -> str:
-        """The node whose distinct ids number dimension `axis`."""
-        return self.of or self.unique
-
-
-@dataclasses.dataclass(frozen=True)
-class Change:
-    """The node that takes another's place, new ones before and after it, what is found of its
-    outputs.
-    """
-
-    node: Node
-    found: Mapping[int, Found] = dataclasses.field(default_factory=dict)
-    before: tuple[Node, ...] = ()
-    after: tuple[Node, ...] = ()
-
-
-class Unknown(Exception):
-    """Why padding would show in a node."""
-
-
-class Padding:
-    """What has been found so far in one graph."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.found: dict[Ref, Found] = {}
-        self.places: dict[str, int] = {}  # Unique node -> how many places its distinct ids have
-        self.clamped: dict[Ref, Ref] = {}  # ids -> the same with 0 for -1
-
-    def free(self, name: str) -> str:
-        """`name`, or one like it that no node has."""
-        while name in self.graph.nodes:
-            name += "_"
-        return name
-
-    def shape(self, ref: Ref) -> tuple[int, ...]:
-        """The shape with all places."""
-        spec = self.graph.spec(ref)
-        found = self.found.get(ref)
-        return spec.shape if found is None else self.static(spec, found).shape
-
-    def static(self, spec: TensorSpec, found: Found) -> TensorSpec:
-        """The spec with a size for the dimension of distinct ids, the only one that has none."""
-        dims = list(spec.shape)
-        if found.kind != "size" and found.axis < len(dims):
-            if dims[found.axis] not in (-1, self.places[found.counted]):
-                raise Unknown("something has the size of distinct ids only by chance")
-            dims[found.axis] = self.places[found.counted]
-        if -1 in dims:
-            raise Unknown("another size depends on data too")
-        return TensorSpec(tuple(dims), spec.dtype)
-
-    def only(self, found: Mapping[int, Found], *kinds: str) -> Found:
-        """The one thing found, or one of several that lie alike."""
-        first = next(iter(found.values()))
-        for f in found.values():
-            if f.kind not in kinds:
-                raise Unknown("takes the number of distinct ids" if f.kind == "size" else "indices")
-            if f.counted != first.counted:
-                raise Unknown("joins distinct ids of several vectors")
-        return first
-
-
-def node_of(
-    name: str,
-    op: str,
-    inputs: Sequence[Ref],
-    spec: TensorSpec,
-    **attrs: object,
-) -> Node:
-    """A new node with one output."""
-    kinds = {a.name: a.type for a in op_definition(op).attr}  # type: ignore[union-attr]
-    encoded = {key: encode(value, kinds[key]) for key, value in attrs.items()}
-    return Node(name, op, tuple(inputs), (spec,), complete(op, encoded))
-
-
-def const_of(name: str, value: object, dtype: str) -> Node:
-    """A Const node."""
-    array = np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
-    spec = TensorSpec(array.shape, dtype)
-    return node_of(name, CONST, (), spec, value=array, dtype=dtype)
-
-
-def _with_inputs(node: Node, changed: Mapping[int, Ref]) -> Node:
-    inputs = tuple(changed.get(i, ref) for i, ref in enumerate(node.inputs))
-    return dataclasses.replace(node, inputs=inputs)
-
-
-def _rows_of(padding: Padding, node: Node, found: Found, before: tuple[Node, ...] = ()) -> Change:
-    """`node` with one output that has a place for each distinct id, as `found` says."""
-    (spec,) = node.outputs
-    made = dataclasses.replace(node, outputs=(padding.static(spec, found),))
-    after: tuple[Node, ...] = ()
-    if found.kind == "ids":
-        after = _clamped(padding, Ref(node.name), made.outputs[0])
-    return Change(made, {0: found}, before, after)
-
-
-def _clamped(padding: Padding, ids: Ref, spec: TensorSpec) -> tuple[Node, ...]:
-    """Nodes that make indices of the ids: a row that exists stands for those that are padding."""
-    zero = const_of(padding.free(f"{ids.node}/first"), 0, spec.dtype)
-    some = node_of(
-        padding.free(f"{ids.node}/some"), "Maximum", (ids, Ref(zero.name)), spec, T=spec.dtype
-    )
-    padding.clamped[ids] = Ref(some.name)
-    return zero, some
 
 
 def unique(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
@@ -163,7 +48,7 @@ def unique(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
     about = {0: Found(node.name, "ids")}
     if outer:
         about[1] = Found(node.name, "places", of=outer)
-    return Change(made, about, after=_clamped(padding, Ref(node.name), outputs[0]))
+    return Change(made, about, after=clamped_ids(padding, Ref(node.name), outputs[0]))
 
 
 def elementwise(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
@@ -183,7 +68,7 @@ def elementwise(padding: Padding, node: Node, found: Mapping[int, Found]) -> Cha
         kind = first.kind
     of = first.of if kind == "places" else ""
     owner = first.unique if kind == "places" else first.counted
-    return _rows_of(padding, node, Found(owner, kind, axis, of))
+    return rows_of(padding, node, Found(owner, kind, axis, of))
 
 
 def size(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
@@ -206,12 +91,16 @@ def of_sizes(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change
     for n in range(2):
         operands = []
         for i, ref in enumerate(node.inputs):
-            value = found[i].values[n] if i in found else padding.graph.const(ref)
+            value = found[i].values[n] if i in found else padding.const(ref)
             if value is None:
                 raise Unknown("takes the number of distinct ids")
             operands.append(value)
         values.append(_evaluated(node, operands))
-    return Change(node, {0: Found(owners.pop(), "size", values=tuple(values))})
+    about = {0: Found(owners.pop(), "size", values=tuple(values))}
+    if np.array_equal(values[0], values[1]):
+        padding.constants[Ref(node.name)] = values[0]
+        return Change(const_of(node.name, values[0], node.outputs[0].dtype), about)
+    return Change(node, about)
 
 
 def _evaluated(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -247,8 +136,8 @@ def segments(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change
             padding.places[count.unique],
             padding.graph.spec(node.inputs[2]).dtype,
         )
-        made = _with_inputs(node, {2: Ref(number.name)})
-        return _rows_of(padding, made, Found(count.unique, "rows"), (number,))
+        made = with_inputs(node, {2: Ref(number.name)})
+        return rows_of(padding, made, Found(count.unique, "rows"), (number,))
     if data is None or ids is None or ids.kind != "ids" or len(padding.shape(node.inputs[1])) != 1:
         raise Unknown("segments that are no distinct ids")
     padding.only({0: data, 1: ids}, "ids", "rows")
@@ -260,7 +149,7 @@ def segments(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change
 
 def gather(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
     """Rows of a table by distinct ids, or rows of distinct ids by places among them."""
-    at = padding.graph.const(node.inputs[2]) if node.op == "GatherV2" else 0
+    at = padding.const(node.inputs[2]) if node.op == "GatherV2" else 0
     if at is None or 2 in found or int(attribute(node, "batch_dims", 0)):
         raise Unknown("gathers in batches")
     rank = len(padding.graph.spec(node.inputs[0]).shape)
@@ -272,21 +161,21 @@ def gather(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
             raise Unknown("indices that are no distinct ids")
         if -1 in padding.shape(node.inputs[0]):
             raise Unknown("another size depends on data too")
-        made = _with_inputs(node, {1: padding.clamped[node.inputs[1]]})
-        return _rows_of(padding, made, Found(ids.unique, "rows", axis + ids.axis))
+        made = with_inputs(node, {1: padding.clamped[node.inputs[1]]})
+        return rows_of(padding, made, Found(ids.unique, "rows", axis + ids.axis))
     if table.kind not in ("ids", "rows"):
         raise Unknown("gathers sizes")
     extra = len(padding.shape(node.inputs[1])) - 1
     if ids is not None:
         if ids.kind != "places" or ids.unique != table.counted or table.axis != axis:
             raise Unknown("indices that are no places of distinct ids")
-        return _rows_of(padding, node, Found(ids.of, "rows", axis + ids.axis))
+        return rows_of(padding, node, Found(ids.of, "rows", axis + ids.axis))
     if -1 in padding.shape(node.inputs[1]):
         raise Unknown("another size depends on data too")
     if table.axis == axis:
         return Change(node)
     moved = table.axis + (extra if table.axis > axis else 0)
-    return _rows_of(padding, node, Found(table.unique, "rows", moved))
+    return rows_of(padding, node, Found(table.unique, "rows", moved))
 
 
 def _lowest(dtype: str) -> float:
@@ -319,15 +208,15 @@ def reduction(padding: Padding, node: Node, found: Mapping[int, Found]) -> Chang
     if node.op == "L2Loss":
         over = list(range(rank))
     else:
-        given = padding.graph.const(node.inputs[1])
+        given = padding.const(node.inputs[1])
         if given is None:
             raise Unknown("reduces along axes that depend on data")
         over = [int(a) % rank for a in given.ravel()]
     if rows.axis not in over:
         gone = 0 if attribute(node, "keep_dims") else sum(a < rows.axis for a in over)
-        return _rows_of(padding, node, Found(rows.counted, "rows", rows.axis - gone))
+        return rows_of(padding, node, Found(rows.counted, "rows", rows.axis - gone))
     before = list(_masked(padding, node, rows, spec))
-    return Change(_with_inputs(node, {0: Ref(before[-1].name)}), before=tuple(before))
+    return Change(with_inputs(node, {0: Ref(before[-1].name)}), before=tuple(before))
 
 
 def _masked(padding: Padding, node: Node, rows: Found, spec: TensorSpec) -> Iterator[Node]:
@@ -371,7 +260,7 @@ def reshape(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
     if 1 in found:
         given = found[1].values
     else:
-        value = padding.graph.const(node.inputs[1])
+        value = padding.const(node.inputs[1])
         if value is None:
             raise Unknown("takes a shape that depends on data")
         given = (value, value)
@@ -392,8 +281,8 @@ def reshape(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
     dtype = padding.graph.spec(node.inputs[1]).dtype
     to = const_of(padding.free(f"{node.name}/dims"), dims[0], dtype)
     spec = TensorSpec(tuple(dims[0]), node.outputs[0].dtype)
-    made = dataclasses.replace(_with_inputs(node, {1: Ref(to.name)}), outputs=(spec,))
-    return _rows_of(padding, made, dataclasses.replace(rows, axis=b), (to,))
+    made = dataclasses.replace(with_inputs(node, {1: Ref(to.name)}), outputs=(spec,))
+    return rows_of(padding, made, dataclasses.replace(rows, axis=b), (to,))
 
 
 def _resolved(dims: np.ndarray, total: int) -> list[int]:
@@ -404,12 +293,36 @@ def _resolved(dims: np.ndarray, total: int) -> list[int]:
 
 def expand(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
     rows = padding.only(found, "ids", "rows", "places")
-    at = padding.graph.const(node.inputs[1])
+    at = padding.const(node.inputs[1])
     if at is None or 1 in found:
         raise Unknown("takes an axis that depends on data")
     place = int(at) % len(node.outputs[0].shape)
     moved = rows.axis + (place <= rows.axis)
-    return _rows_of(padding, node, dataclasses.replace(rows, axis=moved))
+    return rows_of(padding, node, dataclasses.replace(rows, axis=moved))
+
+
+def strided_slice(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
+    """A slice that takes all distinct ids."""
+    if set(found) != {0}:
+        raise Unknown("takes the number of distinct ids")
+    rows = padding.only(found, "ids", "rows")
+    strides = padding.const(node.inputs[3])
+    masks = {m: int(attribute(node, f"{m}_mask")) for m in ("begin", "end", "new_axis")}
+    shrink = int(attribute(node, "shrink_axis_mask"))
+    if strides is None or int(attribute(node, "ellipsis_mask")):
+        raise Unknown("a slice that depends on data, or with an ellipsis")
+    d = at = 0  # dimension of the input, of the result
+    for n, stride in enumerate(strides.tolist()):
+        if masks["new_axis"] >> n & 1:
+            at += 1
+            continue
+        if d == rows.axis:
+            if stride != 1 or not (masks["begin"] & masks["end"] & ~shrink) >> n & 1:
+                raise Unknown("takes some of the distinct ids by their places")
+            break
+        at += not shrink >> n & 1
+        d += 1
+    return rows_of(padding, node, dataclasses.replace(rows, axis=at + rows.axis - d))
 
 
 def scatter(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:

@@ -9,8 +9,9 @@ from tensorflow.core.framework import graph_pb2
 
 from tofu_tf.capture.tensorflow_private import copy_handle_data
 from tofu_tf.errors import CaptureError, GraphError
+from tofu_tf.graph.attributes import WHY_DYNAMIC, attribute
 from tofu_tf.graph.importing import Shapes
-from tofu_tf.graph.ir import Graph, TensorSpec
+from tofu_tf.graph.ir import Graph, Node, TensorSpec
 
 # (op, output) whose shape TensorFlow never infers -> the one the CPU kernel gives it. The reserve
 # space of fused batch normalisation only goes from the forward op to its gradient on the same
@@ -107,10 +108,15 @@ def is_static(specs: Iterable[TensorSpec]) -> bool:
     return all(d >= 0 for spec in specs for d in spec.shape)
 
 
+def _why(node: Node) -> str:
+    reason = attribute(node, WHY_DYNAMIC, "")
+    return f" because of {reason}" if reason else ""
+
+
 def check_static(graph: Graph, remedy: str) -> None:
     """Raises CaptureError with the name of every tensor that has an unknown dimension."""
     unknown = [
-        f"{ref} ({graph.nodes[ref.node].op}, {graph.spec(ref)})"
+        f"{ref} ({graph.nodes[ref.node].op}, {graph.spec(ref)})" + _why(graph.nodes[ref.node])
         for ref in graph.refs()
         if not is_static([graph.spec(ref)])
     ]

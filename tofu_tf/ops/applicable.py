@@ -75,7 +75,8 @@ class Describing:
         """Why the node cannot be described; "" when it can."""
         entry = REGISTRY.get(node.op)
         if entry is None:
-            return NO_DESCRIPTION
+            why = attributes.attribute(node, attributes.WHY_DYNAMIC, "")
+            return f"the size of output 0 depends on data: {why}" if why else NO_DESCRIPTION
         for position in entry.constants:
             i = position % len(node.inputs)
             if self.graph.nodes[node.inputs[i].node].op != CONST:
@@ -89,8 +90,7 @@ class Describing:
         for kind, refs in (("input", node.inputs), ("output", node.refs)):
             for i, ref in enumerate(refs):
                 if not self.graph.spec(ref).is_static:
-                    why = attributes.attribute(node, attributes.WHY_DYNAMIC, "")
-                    return f"the size of {kind} {i} depends on data" + (why and f": {why}")
+                    return f"the size of {kind} {i} depends on data"
         return ""
 
     def _describe(self, node: Node) -> Described:
