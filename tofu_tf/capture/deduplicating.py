@@ -17,7 +17,7 @@ from tofu_tf.capture.padded import Change, Found, Padding, Unknown
 from tofu_tf.capture.padding import NEUTRAL
 from tofu_tf.graph import traversal
 from tofu_tf.graph.attributes import WHY_DYNAMIC, encode
-from tofu_tf.graph.ir import VARIABLE, Graph, Node, Ref
+from tofu_tf.graph.ir import Graph, Node, Ref
 
 # Ops whose result's elements depend on the elements at their own place only, and that never fail.
 _ELEMENTWISE = """
@@ -76,7 +76,7 @@ def pad_distinct(graph: Graph) -> Graph:
         else:
             new = (*change.before, change.node, *change.after)
             nodes |= {made.name: made for made in new}
-    return _live(dataclasses.replace(graph, nodes=nodes))
+    return traversal.live(dataclasses.replace(graph, nodes=nodes))
 
 
 def _changes(graph: Graph) -> tuple[dict[str, Change], dict[str, str]]:
@@ -146,11 +146,3 @@ class _Linked:
             for name, reason in reasons.items()
             for other in self._sets[name]
         }
-
-
-def _live(graph: Graph) -> Graph:
-    """`graph` without nodes that nothing needs: shapes that have become constants."""
-    roots = [*(r.node for r in graph.outputs), *graph.effects, *graph.inputs]
-    needed = traversal.ancestors(graph, roots)
-    nodes = {n.name: n for n in graph if n.name in needed or n.op == VARIABLE}
-    return dataclasses.replace(graph, nodes=nodes)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.deduplicating import pad_distinct
+from tofu_tf.capture.dilating import fuse_dilated
 from tofu_tf.capture.drawing import Streams, draw
 from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import inline
@@ -65,7 +66,7 @@ def finish(
         traced.effects,
         {**traced.handles, **drawn.handles},
     )
-    graph = pad_distinct(graph)
+    graph = fuse_dilated(pad_distinct(graph))
     if not dynamic:
         check_static(
             graph,

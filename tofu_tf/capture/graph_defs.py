@@ -13,6 +13,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.deduplicating import pad_distinct
+from tofu_tf.capture.dilating import fuse_dilated
 from tofu_tf.capture.drawing import draw
 from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import CALLS, inline
@@ -81,7 +82,8 @@ def capture_graph_def(
         [*fed, *(_node(f) for f in (*outputs, *effects))],
         functools.partial(imported, shapes=known),
     )
-    graph = pad_distinct(import_graph(folded, specs, fed, outputs, effects))
+    graph = import_graph(folded, specs, fed, outputs, effects)
+    graph = fuse_dilated(pad_distinct(graph))
     if not dynamic:
         check_static(
             graph,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from tofu_tf.graph.attributes import signature_of
 from tofu_tf.graph.functions import digests
-from tofu_tf.graph.ir import PLACEHOLDER, Graph, Ref
+from tofu_tf.graph.ir import PLACEHOLDER, VARIABLE, Graph, Ref
 
 
 def consumers(graph: Graph) -> Mapping[Ref, tuple[tuple[str, int], ...]]:
@@ -50,6 +51,14 @@ def ancestors(graph: Graph, roots: Iterable[str]) -> frozenset[str]:
             node = graph.nodes[name]
             stack += [r.node for r in node.inputs] + list(node.controls)
     return frozenset(found)
+
+
+def live(graph: Graph) -> Graph:
+    """`graph` without nodes that nothing needs; its variables stay."""
+    roots = [*(r.node for r in graph.outputs), *graph.effects, *graph.inputs]
+    needed = ancestors(graph, roots)
+    nodes = {n.name: n for n in graph if n.name in needed or n.op == VARIABLE}
+    return dataclasses.replace(graph, nodes=nodes)
 
 
 def fingerprint(graph: Graph) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tofu_tf.graph.ir import TensorSpec
-from tofu_tf.ops import grouped, windows
+from tofu_tf.ops import dilation, grouped, windows
 from tofu_tf.ops.registry import Emitter, Piece, Sample, op
 from tofu_tf.tdl.expressions import Opaque, Operand, Sum
 
@@ -82,8 +82,14 @@ def convolve(emit: Emitter, piece: Piece) -> list[str]:
         return windows.zeros(emit, piece)
     view = view_of(a, piece.specs[0].shape, piece.specs[1].shape, piece.node.outputs[0].shape)
     form = a["data_format"]
-    count = windows.ranges(piece.writes[0], form)
-    image, attrs = _bordered(emit, piece, view, windows.ranges(rows, form), count)
+    lines, count = windows.ranges(rows, form), windows.ranges(piece.writes[0], form)
+    moved = dilation.apart(piece, view, lines, count)
+    if moved:
+        image = moved.image(emit, piece.inputs[0], "apart")
+        attrs = moved.attributes(piece.node.attrs)
+        made = emit.add(piece.node.op, [image, piece.inputs[1]], attrs)
+        return [moved.whole_results(emit, made[0])]
+    image, attrs = _bordered(emit, piece, view, lines, count)
     return emit.add(piece.node.op, [image, piece.inputs[1]], attrs)
 
 
@@ -117,7 +123,13 @@ def input_gradient(emit: Emitter, piece: Piece) -> list[str]:
     channel = form.index("C")
     groups = 1 if _is_depthwise(piece) else shape[channel] // piece.reads[1].shape[-2]
     operands, dims = ["", *piece.inputs[1:]], (channel, len(form) - 1, channel)
+    moved = dilation.apart(piece, view, rows, count)
+    if moved:
+        operands[2] = moved.results(emit, operands[2], "apart")
+        shape, attrs = moved.shape(shape), moved.attributes(attrs)
     gradient = grouped.gradient(emit, piece, operands, dims, shape, attrs, groups)
+    if moved:
+        gradient = moved.whole_image(emit, gradient)
     return windows.settled(emit, piece, gradient, rows, form)
 
 
@@ -128,12 +140,18 @@ def filter_gradient(emit: Emitter, piece: Piece) -> list[str]:
         return windows.zeros(emit, piece)
     view = view_of(a, piece.specs[0].shape, piece.node.outputs[0].shape, piece.specs[2].shape)
     form = a["data_format"]
-    image, attrs = _bordered(
-        emit, piece, view, windows.ranges(rows, form), windows.ranges(taken, form)
-    )
+    lines, count = windows.ranges(rows, form), windows.ranges(taken, form)
+    results = piece.inputs[2]
+    moved = dilation.apart(piece, view, lines, count)
+    if moved:
+        image = moved.image(emit, piece.inputs[0], "apart")
+        results = moved.results(emit, results, "results")
+        attrs = moved.attributes(piece.node.attrs)
+    else:
+        image, attrs = _bordered(emit, piece, view, lines, count)
     channel, shape = form.index("C"), piece.writes[0].shape
     groups = 1 if _is_depthwise(piece) else rows.shape[channel] // shape[-2]
-    operands, dims = [image, "", piece.inputs[2]], (channel, len(form) - 1, channel)
+    operands, dims = [image, "", results], (channel, len(form) - 1, channel)
     return [grouped.gradient(emit, piece, operands, dims, shape, attrs, groups)]
 
 
