@@ -35,7 +35,8 @@ class Shards:
                     "Placeholder",
                     w,
                     (),
-                    {"dtype": "resource", "shape": ()},
+                    # An op that is told nothing of the variable takes the handle's shape for it.
+                    {"dtype": "resource", "shape": None},
                 )
                 self.handles[w] = naming.tensor(name)
 
