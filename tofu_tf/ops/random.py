@@ -136,24 +136,27 @@ def _exact(emit: Emitter, piece: Piece, box: tuple[int, ...], strides: list[int]
 
 _KEY = np.asarray([0x123456789ABCDEF0], np.uint64)
 _COUNTER = np.asarray([2**64 - 3, 2**64 - 1], np.uint64)  # soon carries into both words
-_ALG = np.asarray(1, np.int32)
-_FLOPS = lambda inputs, outputs, attributes: 10 * outputs[0].size  # noqa: E731  one Philox call a group
+_PHILOX, _AUTOMATIC = np.asarray(1, np.int32), np.asarray(3, np.int32)  # the same on CPU and GPU
+_FLOPS = lambda inputs, outputs, attributes: 10 * outputs[0].size  # noqa: E731  of a Philox call
 
 
-def _samples(*dtypes: str, bounds: tuple[int, int] | None = None) -> tuple[Sample, ...]:
-    def sample(shape: tuple[int, ...], dtype: str, alg: int, counter: np.ndarray) -> Sample:
-        size = np.asarray(shape, np.int32)
-        inputs: tuple[Any, ...] = (size, _KEY, counter, np.asarray(alg, np.int32))
-        attrs = {} if bounds and bounds != (0, 0) else {"dtype": dtype}
-        if bounds and bounds != (0, 0):
-            inputs += tuple(np.asarray(b, dtype) for b in bounds)
-        axes = tuple(f"i{d}" for d, n in enumerate(shape) if n > 1)
-        return Sample(inputs, {"": axes}, attrs)
+def _sample(
+    shape: tuple[int, ...],
+    dtype: str,
+    limits: tuple[int, ...] = (),
+    alg: np.ndarray = _PHILOX,
+) -> Sample:
+    size, bounds = np.asarray(shape, np.int32), (np.asarray(n, dtype) for n in limits)
+    axes = tuple(f"i{d}" for d, n in enumerate(shape) if n > 1)
+    attrs = {} if limits else {"dtype": dtype}
+    return Sample((size, _KEY, _COUNTER, alg, *bounds), {"": axes}, attrs)
 
-    found = [sample((6, 5), dtype, 1, _COUNTER) for dtype in dtypes]
-    found.append(sample((4, 3, 7), dtypes[-1], 3, np.asarray([17, 2], np.uint64)))
-    found.append(sample((1, 9), dtypes[0], 1, _COUNTER))
-    return (*found, sample((), dtypes[-1], 1, _COUNTER))
+
+def _samples(*dtypes: str, limits: tuple[int, ...] = ()) -> tuple[Sample, ...]:
+    """Every dtype, and with the last one shapes whose parts begin inside a group of elements."""
+    every = (_sample((6, 5), dtype, limits) for dtype in dtypes)
+    shapes = ((4, 3, 7), (1, 9), ())
+    return (*every, *(_sample(shape, dtypes[-1], limits, _AUTOMATIC) for shape in shapes))
 
 
 def _drawn(shape: np.ndarray, key: Any, counter: Any, alg: np.ndarray, *bounds: Any) -> Any:
@@ -178,7 +181,7 @@ op(
     body=_body,
     constants=(0, 3),
     flops=_FLOPS,
-    samples=_samples("int64", "int32", bounds=(-7, 1000)),
+    samples=_samples("int64", "int32", limits=(-7, 1000)),
 )(_drawn)
 
 op(
@@ -201,7 +204,7 @@ def _every(x: Any) -> Any:
     uncuttable="a generator's state is one counter and one key",
     samples=(
         Sample(
-            (np.asarray([5, -1, 77], np.int64), _ALG, np.asarray(30, np.uint64)),
+            (np.asarray([5, -1, 77], np.int64), _PHILOX, np.asarray(30, np.uint64)),
             {"": ()},
         ),
     ),

@@ -93,7 +93,9 @@ class _ShownInParts:
 
     @property
     def handle(self) -> Any:
-        return self.__dict__["_handle"]
+        # A variable that lies whole in one place can be used by its handle, as generators are.
+        parts = [] if _tracing_depth() else list(state_of(self).handles)
+        return parts[0] if len(parts) == 1 else self.__dict__["_handle"]
 
     @property
     def device(self) -> str:
