@@ -6,8 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tofu_tf.capture.abstract import abstract
     from tofu_tf.errors import TofuError
     from tofu_tf.keras.models import distribute
+    from tofu_tf.keras.planning import plan_step
     from tofu_tf.ops.registry import Sample, op
     from tofu_tf.pipeline import partition
     from tofu_tf.plan.machine import Link, Machine
@@ -28,12 +30,14 @@ __all__ = [
     "Sample",
     "Sum",
     "TofuError",
+    "abstract",
     "describe",
     "distribute",
     "draw",
     "function",
     "op",
     "partition",
+    "plan_step",
     "use_cpus",
 ]
 
@@ -49,12 +53,14 @@ _HOMES = {
     "Sample": "ops.registry",
     "Sum": "tdl.expressions",
     "TofuError": "errors",
+    "abstract": "capture.abstract",
     "describe": "report.steps",
     "distribute": "keras.models",
     "draw": "report.steps",
     "function": "runtime.functions",
     "op": "ops.registry",
     "partition": "pipeline",
+    "plan_step": "keras.planning",
     "use_cpus": "runtime.devices",
 }
 

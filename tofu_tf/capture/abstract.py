@@ -15,7 +15,6 @@ from tofu_tf.capture.tensorflow_private import (
     is_optimizer,
     scratch_graph,
 )
-from tofu_tf.errors import CaptureError
 
 
 @contextlib.contextmanager
@@ -59,15 +58,7 @@ def tracing_abstractly(*roots: Any) -> Iterator[list[tf.Variable]]:
             if is_optimizer(thing):
                 # Straight into the instance: Keras's __setattr__ would track it.
                 vars(thing)["build"] = _built_symbolically(thing.build, made)
-        try:
-            yield made
-        except tf.errors.FailedPreconditionError as error:
-            raise CaptureError(
-                "abstract trace",
-                str(error).partition("\n")[0][:300],
-                "a step that is traced without the values of variables",
-                "make the model outside tofu_tf.abstract(), or do not read values while tracing",
-            ) from error
+        yield made
 
 
 def _built_symbolically(

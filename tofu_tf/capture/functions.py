@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tofu_tf.capture.abstract import tracing_abstractly
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.deduplicating import pad_distinct
 from tofu_tf.capture.dilating import fuse_dilated
@@ -25,6 +26,7 @@ def capture_function(
     named: Iterable[tuple[str, tf.Variable]] = (),
     dynamic: bool = False,
     streams: Streams | None = None,
+    abstract: bool = False,
 ) -> Captured:
     """What ``function(*arguments)`` does, as a Graph with static shapes.
 
@@ -36,12 +38,20 @@ def capture_function(
       named: the names wanted for some of the variables; others keep their own.
       dynamic: whether tensors inside may have sizes that depend on data.
       streams: the generators that its random ops draw from; None: new ones.
+      abstract: give variables made in the trace no value, and leave all objects as they were.
 
     Raises:
       CaptureError: unknown dimensions in the arguments, or left in the graph (all listed by name).
     """
     plain = getattr(function, "python_function", function)
-    return finish(trace(plain, tuple(arguments), named), tuple(arguments), dynamic, streams)
+    if not abstract:
+        traced = trace(plain, tuple(arguments), named)
+    else:
+        with tracing_abstractly(plain) as made:
+            traced = trace(plain, tuple(arguments), named)
+            if made:  # tf.function's first call traces again then, and runs the second trace
+                traced = trace(plain, tuple(arguments), named)
+    return finish(traced, tuple(arguments), dynamic, streams)
 
 
 def finish(

@@ -108,9 +108,7 @@ def _parts(thing: Any) -> tuple[list[Any], list[Undo]]:
 
 def _slot_parts(thing: Any, names: Sequence[str]) -> tuple[list[Any], list[Undo]]:
     values = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
-    undo: list[Undo] = [
-        functools.partial(object.__setattr__, thing, n, v) for n, v in values.items()
-    ]
+    undo: list[Undo] = [functools.partial(setattr, thing, n, v) for n, v in values.items()]
     return list(values.values()), undo
 
 

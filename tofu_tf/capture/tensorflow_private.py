@@ -12,9 +12,12 @@ import tf_keras
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import handle_data_util, resource_variable_ops
 from tf_keras.src import backend
+
+from tofu_tf.errors import CaptureError
 
 
 def optimize(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGraphDef) -> Any:
@@ -75,11 +78,25 @@ class AbstractVariable(resource_variable_ops.ResourceVariable):
             constraint=empty.constraint,
             synchronization=empty.synchronization,
             aggregation=empty.aggregation,
-            name=empty.name,
-            handle_name=empty._handle_name,
+            handle_name=empty._shared_name,
             unique_id=empty._unique_id,
             in_graph_mode=False,
         )
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        value = super()._read_variable_op(no_copy)
+        # What was never assigned reads as a tensor without elements, of one dimension.
+        if isinstance(value, EagerTensor) and not self.shape.is_compatible_with(value.shape):
+            raise CaptureError(
+                f"variable {self.name.partition(':')[0]}",
+                "read, and made inside tofu_tf.abstract() or an abstract trace: it has no value",
+                "code that does not need values to make a model or to trace a step",
+                "make and run the model outside tofu_tf.abstract()",
+            )
+        return value
+
+    def __repr__(self) -> str:
+        return f"<tf.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}, no value>"
 
 
 def scratch_graph() -> contextlib.AbstractContextManager[Any]:
