@@ -1,4 +1,4 @@
-"""Plans that cut every node in a way of its own: all its legal strategies, one turn after the other.
+"""Plans that cut every node in a way of its own: all its legal strategies, turn after turn.
 
 Nodes of one signature take turns too, so that in as many plans as a signature has strategies every
 one of them has been forced. Tensors lie as a seed says.

@@ -14,18 +14,90 @@ ROWS, COLUMNS = 5, 7
 SHAPE = (ROWS, COLUMNS)
 
 # Of x in (0, 1).
-UNARY = (
-    "Abs Acos Asin Asinh Atan Atanh BesselI0e BesselI1e Ceil Cos Cosh Digamma Elu Erf Erfc Erfinv "
-    "Exp Expm1 Floor Inv IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p Ndtri Neg OnesLike "
-    "Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt "
-    "Square Tan Tanh ZerosLike"
-).split()
+UNARY = [
+    "Abs",
+    "Acos",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "BesselI0e",
+    "BesselI1e",
+    "Ceil",
+    "Cos",
+    "Cosh",
+    "Digamma",
+    "Elu",
+    "Erf",
+    "Erfc",
+    "Erfinv",
+    "Exp",
+    "Expm1",
+    "Floor",
+    "Inv",
+    "IsFinite",
+    "IsInf",
+    "IsNan",
+    "LeakyRelu",
+    "Lgamma",
+    "Log",
+    "Log1p",
+    "Ndtri",
+    "Neg",
+    "OnesLike",
+    "Reciprocal",
+    "Relu",
+    "Relu6",
+    "Rint",
+    "Round",
+    "Rsqrt",
+    "Selu",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Square",
+    "Tan",
+    "Tanh",
+    "ZerosLike",
+]
 # Of x and y in (0, 1).
-BINARY = (
-    "Add AddV2 Atan2 Div DivNoNan FloorDiv FloorMod Igamma IgammaGradA Igammac Maximum Minimum Mod "
-    "Mul MulNoNan NextAfter Pow RealDiv SquaredDifference Sub TruncateMod Xdivy Xlog1py Xlogy "
-    "ApproximateEqual Equal Greater GreaterEqual Less LessEqual NotEqual"
-).split()
+BINARY = [
+    "Add",
+    "AddV2",
+    "Atan2",
+    "Div",
+    "DivNoNan",
+    "FloorDiv",
+    "FloorMod",
+    "Igamma",
+    "IgammaGradA",
+    "Igammac",
+    "Maximum",
+    "Minimum",
+    "Mod",
+    "Mul",
+    "MulNoNan",
+    "NextAfter",
+    "Pow",
+    "RealDiv",
+    "SquaredDifference",
+    "Sub",
+    "TruncateMod",
+    "Xdivy",
+    "Xlog1py",
+    "Xlogy",
+    "ApproximateEqual",
+    "Equal",
+    "Greater",
+    "GreaterEqual",
+    "Less",
+    "LessEqual",
+    "NotEqual",
+]
 SAME_SHAPE = ("ApproximateEqual", "IgammaGradA")
 # Of a value and what flows back to it, by the names of their arguments.
 GRADIENTS = {
@@ -43,7 +115,7 @@ GRADIENTS = {
     "SqrtGrad": "dy y",
     "TanhGrad": "dy y",
 }
-BITS = "BitwiseAnd BitwiseOr BitwiseXor LeftShift RightShift TruncateDiv".split()
+BITS = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "LeftShift", "RightShift", "TruncateDiv"]
 
 
 def _called(name: str, *values: Any) -> Any:

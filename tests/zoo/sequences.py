@@ -51,6 +51,18 @@ def attention(heads: int) -> keras.Model:
     return compiled(inputs, L.Dense(CLASSES)(L.Flatten()(x)), keras.optimizers.SGD(0.1))
 
 
+def embedding() -> keras.Model:
+    """Words looked up; the rows of some come several times."""
+    inputs = L.Input((STEPS,), dtype="int32")
+    x = L.Flatten()(L.Embedding(WORDS, 10)(inputs))
+    x = L.Dense(7)(L.Dense(13, activation="relu")(x))
+    return compiled(inputs, x, keras.optimizers.Adam(0.01))
+
+
+def lines(r: np.random.RandomState) -> tuple[Any, ...]:
+    return r.randint(0, WORDS, (ROWS, STEPS)), r.randint(0, 7, ROWS)
+
+
 class Place(L.Layer):
     """A learnt vector for every place."""
 
@@ -101,6 +113,7 @@ MODELS = {
     "attention-1": Training(lambda: attention(1), series),
     "attention-3": Training(lambda: attention(3), series),
     "attention-5": Training(lambda: attention(5), series),
+    "embedding": Training(embedding, lines),
     "gpt": Training(lambda: transformer(True), words),
     "bert": Training(lambda: transformer(False), words),
     "tied": Training(tied, words),

@@ -21,7 +21,7 @@ def moves() -> Step:
 
     def step(x: Any, y: Any) -> Any:
         a, b = tf.split(x, [2, 3], axis=0)
-        found = [
+        return [
             raw.Reshape(tensor=x, shape=[7, 5, 3]),
             raw.Transpose(x=x, perm=[2, 0, 1]),
             raw.Concat(concat_dim=1, values=[x, y]),
@@ -44,8 +44,9 @@ def moves() -> Step:
             raw.ReverseV2(tensor=x, axis=[0, 2]),
             raw.Roll(input=x, shift=[2, 1], axis=[0, 1]),
             raw.Fill(dims=[5, 7, 3], value=x[0, 0, 0]),
+            raw.EnsureShape(input=2 * x, shape=[5, 7, 3]),
+            raw.Snapshot(input=2 * y),
         ]
-        return found
 
     return Step(step, (_normal(0, 5, 7, 3), _normal(1, 5, 7, 3)))
 
@@ -132,7 +133,7 @@ def orders() -> Step:
 
     def step(x: Any, labels: Any) -> Any:
         narrow = tf.cast(x, tf.float32)
-        found = [
+        return [
             *raw.TopKV2(input=x, k=3),
             tf.sort(x, axis=1),
             tf.argsort(x, axis=0),
@@ -145,7 +146,6 @@ def orders() -> Step:
             raw.InTopK(predictions=narrow, targets=labels, k=3),
             raw.InTopKV2(predictions=narrow, targets=labels, k=2),
         ]
-        return found
 
     return Step(step, (_normal(9, 6, 7), np.random.default_rng(10).integers(0, 7, 6)))
 
@@ -165,7 +165,7 @@ def reductions() -> Step:
 
 def products() -> Step:
     def step(a: Any, b: Any, c: Any) -> Any:
-        found = [
+        return [
             raw.MatMul(a=a[0], b=b[0]),
             raw.MatMul(a=a[0], b=a[1], transpose_a=True),
             raw.BatchMatMul(x=a, y=b),
@@ -176,7 +176,6 @@ def products() -> Step:
             raw.BiasAddV1(value=a, bias=c[0, :, 0]),
             raw.BiasAddGrad(out_backprop=a),
         ]
-        return found
 
     return Step(step, (_normal(12, 3, 5, 7), _normal(13, 3, 7, 4), _normal(14, 2, 7, 3)))
 
@@ -185,7 +184,7 @@ def linear_algebra() -> Step:
     def step(m: Any, b: Any) -> Any:
         spd = tf.matmul(m, m, transpose_b=True) + 3 * tf.eye(4, dtype=tf.float64)
         lower = raw.Cholesky(input=spd)
-        found = [
+        return [
             lower,
             raw.CholeskyGrad(l=lower, grad=m),
             raw.MatrixDeterminant(input=spd),
@@ -197,7 +196,6 @@ def linear_algebra() -> Step:
             *raw.SelfAdjointEigV2(input=spd),
             raw.Svd(input=m, compute_uv=False).s,
         ]
-        return found
 
     return Step(step, (_normal(15, 3, 4, 4), _normal(16, 3, 4, 5)), 1e-9)  # inverts
 

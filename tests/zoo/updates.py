@@ -41,10 +41,19 @@ DENSE: dict[str, tuple[str, dict[str, float]]] = {
     "ProximalGradientDescent": ("", {"l1": 0.01, "l2": 0.02}),
     "RMSProp": ("ms mom", {"rho": 0.9, "momentum": 0.5, "epsilon": 1e-3}),
 }
-SPARSE = (
-    "Adadelta Adagrad AdagradV2 CenteredRMSProp Ftrl FtrlV2 KerasMomentum Momentum ProximalAdagrad "
-    "ProximalGradientDescent RMSProp"
-).split()
+SPARSE = [
+    "Adadelta",
+    "Adagrad",
+    "AdagradV2",
+    "CenteredRMSProp",
+    "Ftrl",
+    "FtrlV2",
+    "KerasMomentum",
+    "Momentum",
+    "ProximalAdagrad",
+    "ProximalGradientDescent",
+    "RMSProp",
+]
 # Ops that name an argument otherwise.
 RENAMED = {
     "GradientDescent": {"lr": "alpha", "grad": "delta"},
@@ -106,7 +115,10 @@ def sparse() -> Step:
     return Step(step, (random.normal(size=(3, SHAPE[1])), rows, np.asarray(0.1)))
 
 
-SCATTERS = "Add Div Max Min Mul Sub Update".split()
+SCATTERS = ["Add", "Div", "Max", "Min", "Mul", "Sub", "Update"]
+
+
+PLACES = ["Add", "Max", "Min", "Sub", "Update"]
 
 
 def assigned() -> Step:
@@ -114,6 +126,7 @@ def assigned() -> Step:
     random = np.random.default_rng(5)
     whole = variable(random.normal(size=SHAPE))
     by_rows = {op: variable(random.normal(size=SHAPE)) for op in SCATTERS}
+    by_places = {op: variable(random.normal(size=SHAPE)) for op in PLACES}
 
     def step(x: Any, rows: Any, values: Any, pairs: Any) -> Any:
         before = tf.reduce_sum(whole)
@@ -124,8 +137,11 @@ def assigned() -> Step:
         whole.assign(2 * whole)
         for op, v in by_rows.items():
             getattr(raw, f"ResourceScatter{op}")(resource=v.handle, indices=rows, updates=values)
+        for op, v in by_places.items():
+            scatter = getattr(raw, f"ResourceScatterNd{op}")
+            scatter(ref=v.handle, indices=pairs, updates=values[0, :4])
         return before, middle, *picked
 
     rows = np.array([5, 0, 3])
-    pairs = np.array([[1, 2], [6, 4], [0, 0], [1, 2]])
+    pairs = np.array([[1, 2], [6, 4], [0, 0], [3, 2]])
     return Step(step, (random.normal(size=SHAPE), rows, random.normal(size=(3, 5)), pairs))
