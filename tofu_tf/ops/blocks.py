@@ -167,6 +167,7 @@ def _each_channel(x: Any, *others: Any) -> Any:
     "ResizeBicubic",
     "ResizeArea",
     constants=(1,),
+    flops=lambda inputs, outputs, attributes: 8 * outputs[0].size,  # four neighbours
     samples={
         name: (
             Sample((_IMAGES, np.array([5, 7], np.int32)), _ROWS_AND_CHANNELS),
@@ -192,6 +193,7 @@ def resize(x: Any, size: np.ndarray) -> Any:
 @op(
     "ResizeBilinearGrad",
     "ResizeBicubicGrad",
+    flops=lambda inputs, outputs, attributes: 8 * inputs[0].size,
     samples=(Sample((((2, 5, 7, 3), "float32"), _IMAGES), _ROWS_AND_CHANNELS),),
 )
 def resize_grad(g: Any, original: Any) -> Any:

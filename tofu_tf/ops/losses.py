@@ -19,7 +19,13 @@ _SOFTMAX = (
 )
 
 
-@op("Softmax", "LogSoftmax", samples=_SOFTMAX)
+def _per_logit(count: int) -> Any:
+    """FLOPs that are so many per element of the first input."""
+    return lambda inputs, outputs, attributes: count * inputs[0].size
+
+
+# Largest, difference, exponential, sum, quotient.
+@op("Softmax", "LogSoftmax", flops=_per_logit(5), samples=_SOFTMAX)
 def softmax(logits: Operand) -> Any:
     return lambda *i: Opaque(logits[(*i[:-1], ALL)])[i[-1]]
 
@@ -30,6 +36,7 @@ def _one_hot(rows: int, classes: int) -> np.ndarray:
 
 @op(
     "SoftmaxCrossEntropyWithLogits",
+    flops=_per_logit(8),  # softmax; product and sum of the loss, difference of its gradient
     samples=(
         Sample((((7, 5), "float64"), _one_hot(7, 5)), {"": ("b",)}),
         Sample((((4, 6), "float32"), _one_hot(4, 6).astype(np.float32)), {"": ("b",)}),
@@ -47,6 +54,7 @@ def softmax_cross_entropy(logits: Operand, labels: Operand) -> Any:
 
 @op(
     "SparseSoftmaxCrossEntropyWithLogits",
+    flops=_per_logit(6),
     samples=(
         Sample((((7, 5), "float64"), np.arange(7) % 5), {"": ("b",)}),
         Sample((((4, 6), "float32"), np.array([5, 0, 3, 3], np.int32)), {"": ("b",)}),

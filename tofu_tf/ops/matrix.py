@@ -181,6 +181,7 @@ def _channel(rank: int, data_format: str) -> int:
 
 @op(
     "BiasAdd",
+    flops=lambda inputs, outputs, attributes: outputs[0].size,
     samples=(
         Sample((((4, 5), "float64"), ((5,), "float64")), {"": ("i0", "i1")}),
         Sample((((2, 3, 2, 4), "float64"), ((4,), "float64")), {"": ("i0", "i1", "i2", "i3")}),

@@ -232,9 +232,24 @@ def _image_axes(x: Shape, data_format: str) -> tuple[str, ...]:
     return tuple(names[f] for f, n in zip(data_format, x, strict=True) if n > 1)
 
 
+def _forward_flops(
+    inputs: Sequence[Any], outputs: Sequence[Any], attributes: Mapping[str, Any]
+) -> int:
+    """Four per element to normalise, scale and shift; four more for mean and variance."""
+    return (8 if attributes.get("is_training", True) else 4) * int(inputs[0].size)
+
+
+def _backward_flops(
+    inputs: Sequence[Any], outputs: Sequence[Any], attributes: Mapping[str, Any]
+) -> int:
+    """Per element two to normalise, four for the two sums over all images, five to combine."""
+    return 11 * int(inputs[1].size)
+
+
 @op(
     "FusedBatchNormV3",
     body=_fused,
+    flops=_forward_flops,
     samples=(
         _forward((5, 4, 3, 6), True),
         _forward((5, 4, 3, 6), True, exponential_avg_factor=0.1),
@@ -323,6 +338,7 @@ def _split_gradient(
 @op(
     "FusedBatchNormGradV3",
     body=_fused,
+    flops=_backward_flops,
     samples=(
         _backward((5, 4, 3, 6), True),
         _backward((5, 4, 3, 6), True, dtype="bfloat16"),

@@ -185,6 +185,7 @@ def _along(x: Any, axis: int) -> Any:
     "Cumprod",
     "CumulativeLogsumexp",
     constants=(1,),
+    flops=input_size,
     samples=(
         Sample((((3, 4, 5), "float64"), np.asarray(1, np.int32)), {"": ("i0", "i2")}),
         Sample(
