@@ -293,3 +293,23 @@ def test_a_tape_around_it_is_refused(where):
     outside = outside if where == "eagerly" else tf.function(outside)
     with pytest.raises(errors.CaptureError, match="take the gradient inside"):
         outside(tf.constant(X))
+
+
+def test_a_loop_outlives_its_trace():
+    """The functions that a step calls stay registered when what traced them is gone."""
+    w = tf.Variable(np.ones((30, 25)))
+
+    def looped(x):
+        n = tf.constant(0)
+        while n < tf.cast(tf.reduce_sum(x), tf.int32) % 3 + 2:
+            x *= 1.5
+            n += 1
+        return tf.matmul(x, w)
+
+    expected = tf.function(looped)(X).numpy()
+    inner = partitioned(looped, 2)
+    inner.get_concrete_function(X)
+    gc.collect()
+    for call in (tf.function(lambda x: inner(x)), inner):
+        np.testing.assert_allclose(call(tf.constant(X)), expected, **CLOSE)
+        gc.collect()

@@ -41,11 +41,13 @@ class PlacedFunction:
         nodes = {node.name: node for node in placed.graph_def.node}
         self._feeds = [_feed_spec(nodes[name]) for name in placed.feeds]
         self._lock = threading.Lock()
-        for function in (*placed.graph_def.library.function, *library):
-            if not private_api.has_function(function.signature.name):
-                private_api.add_function(function)
+        # The trace that made these functions takes them away when it goes.
+        held = {f.signature.name: f for f in (*placed.graph_def.library.function, *library)}
+        for function in held.values():
+            private_api.hold_function(function)
         private_api.add_function(definition)
-        self._finalizer = weakref.finalize(self, private_api.remove_function, self.name)
+        names = (self.name, *held)
+        self._finalizer = weakref.finalize(self, private_api.remove_functions, names)
         self._finalizer.atexit = False
         self._calls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if placed.groups:

@@ -31,12 +31,23 @@ def add_function(definition: function_pb2.FunctionDef) -> None:
     context.context().add_function_def(definition)
 
 
+def hold_function(definition: function_pb2.FunctionDef) -> None:
+    """Keeps the function registered until `remove_functions`, whoever else registered it and lets it
+    go; one of this name that is there in another form stays as it is.
+    """
+    try:
+        add_function(definition)
+    except tf.errors.InvalidArgumentError:
+        add_function(context.context().get_function_def(definition.signature.name))
+
+
 def has_function(name: str) -> bool:
     return bool(context.context().has_function(name))
 
 
-def remove_function(name: str) -> None:
-    context.context().remove_function(name)
+def remove_functions(names: Sequence[str]) -> None:
+    for name in names:
+        context.context().remove_function(name)
 
 
 def call_function(
