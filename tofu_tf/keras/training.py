@@ -77,11 +77,11 @@ class Distribution:
         made = ", ".join(f"{kind} {text}" for kind, text in self.plans) or "none yet"
         return f"<Distribution over {len(self.devices)} devices; steps: {made}>"
 
-    def forget(self) -> None:
-        """Drops the steps and their random streams; variables stay where they are, and new steps
-        are planned around them.
+    def forget(self, kind: str | None = None) -> None:
+        """Drops the steps, or those of one kind, and their random streams; variables stay where
+        they are, and new steps are planned around them.
         """
-        self._steps.forget()
+        self._steps.forget(kind)
 
     def prepare(self, kind: str, data: Any) -> Step:
         """The step for data of this signature; no variable moves.
@@ -147,6 +147,8 @@ def _maker(model: Any, distribution: Distribution, kind: str) -> Callable[..., A
         slot = f"{kind}_function"
         if getattr(model, slot) is None or force:
             checking.mention_ignored(model)
+            if force:
+                distribution.forget(kind)  # Keras traces again
             own = vars(model)
             own[slot] = _function(model, distribution, kind)
         made: Callable[[Any], Any] = getattr(model, slot)

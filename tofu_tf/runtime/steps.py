@@ -124,13 +124,17 @@ class Steps:
                 self.made[kind, key] = step = eagerly(lambda: _without_collectives(step))
             return step
 
-    def forget(self) -> None:
-        """Drops the steps and their random streams; variables stay where they are, and new steps
-        are planned around them.
+    def forget(self, kind: str | None = None) -> None:
+        """Drops the steps, or those of one kind, and their random streams; variables stay where
+        they are, and new steps are planned around them.
         """
         with self.lock:
-            self.made.clear()
-            self._streams.clear()
+            if kind is None:
+                self.made.clear()
+                self._streams.clear()
+            else:
+                self.made = {key: step for key, step in self.made.items() if key[0] != kind}
+                self._streams.pop(kind, None)
 
     def streams(self, key: Hashable) -> drawing.Streams:
         """The random streams of all steps that are captured under this key."""
