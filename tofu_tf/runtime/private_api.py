@@ -32,8 +32,8 @@ def add_function(definition: function_pb2.FunctionDef) -> None:
 
 
 def hold_function(definition: function_pb2.FunctionDef) -> None:
-    """Keeps the function registered until `remove_functions`, whoever else registered it and lets it
-    go; one of this name that is there in another form stays as it is.
+    """Keeps the function registered until `remove_functions`, whoever else registered it and lets
+    it go; one of this name that is there in another form stays as it is.
     """
     try:
         add_function(definition)
