@@ -14,6 +14,7 @@ from tofu_tf.runtime import variables
 
 R = np.random.RandomState(0)
 X, Y = R.rand(30, 30).astype("float32"), R.randint(0, 7, 30)
+IDS = R.randint(0, 17, (30, 3))
 WORKERS = [2, 3, 4, 5, 8]
 
 
@@ -33,6 +34,54 @@ def mlp(features: int = 30, hidden: int = 13, classes: int = 7) -> keras.Model:
 def test_sizes_13_and_7_in_batches_of_6(k):
     """Most of it is too small to be cut."""
     assert_plan_is_explained(oracle.check(mlp, (X, Y), k, batch=6))
+
+
+def words(vocabulary: int = 17, width: int = 10, hidden: int = 13, classes: int = 7) -> keras.Model:
+    layers = [
+        keras.layers.Input((3,), dtype="int64"),
+        keras.layers.Embedding(vocabulary, width, name="table"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(hidden, "relu", name="hidden"),
+        keras.layers.Dense(classes, name="logits"),
+    ]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize("k", WORKERS)
+def test_17_words_in_10_dimensions(k):
+    """cases.md 1."""
+    assert_plan_is_explained(oracle.check(words, (IDS, Y), k, batch=6))
+
+
+@pytest.mark.parametrize(
+    "k, layout",
+    [
+        (2, (None, "d0")),
+        (3, ("d0", None)),
+        *(pytest.param(k, ("d0", None), marks=pytest.mark.slow) for k in (2, 5)),
+        *(pytest.param(k, (None, "d0"), marks=pytest.mark.slow) for k in (3, 5)),
+        pytest.param(8, ("d0d1d2", None), marks=pytest.mark.slow),
+        pytest.param(8, ("d0d1", "d2"), marks=pytest.mark.slow),
+        pytest.param(4, ("d0", "d1"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_table_of_17_words_is_cut(k, layout):
+    """By words and by dimensions, at sizes that would not be cut otherwise."""
+    model = oracle.check(words, (IDS, Y), k, batch=6, constraints={"table/embeddings": layout})
+    assert_plan_is_explained(model)
+    (table,) = (v for v in model.weights if "table" in v.name)
+    assert len(set(variables.sharding_of(table).parts)) == k
+
+
+def test_a_table_cannot_be_cut_in_more_parts_than_it_has_words():
+    constraints = {"table/embeddings": ("d0d1d2", None)}
+    with pytest.raises(errors.ConstraintError) as refused:
+        oracle.distributed(lambda: words(7), 8, constraints=constraints, batch=(IDS[:6], Y[:6]))
+    for text in ("table/embeddings", "axis 0", "7", "k = 8"):
+        assert text in str(refused.value)
 
 
 @pytest.mark.parametrize("k", WORKERS)
