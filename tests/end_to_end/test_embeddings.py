@@ -164,8 +164,10 @@ def made(step: Any) -> Iterator[tuple[str, str, tf.TensorShape]]:
             yield op.name, op.type, tensor.shape
 
 
-# Ops that take rows out of others, how many depends on data: never more than they are given.
+# Ops that yield ids, or take rows out of others, as many as data say: never more than they are
+# given.
 _FEWER = frozenset({"Where", "GatherV2", "Reshape", "Unique"})
+_PADDING = frozenset({"Fill", "ConcatV2"})  # of distinct ids
 
 
 def first_dimensions(step: Any) -> dict[str, int]:
@@ -175,7 +177,8 @@ def first_dimensions(step: Any) -> dict[str, int]:
         if op in ("VarHandleOp", "NoOp") or not shape.rank:
             assert shape.rank is not None, (name, op)
             continue
-        assert shape[0] is not None or op in _FEWER, (name, op)
+        some = op in _FEWER or (op in _PADDING and "/Unique" in name)
+        assert shape[0] is not None or some, (name, op)
         found[f"{name} ({op})"] = shape[0] or 0
     return found
 

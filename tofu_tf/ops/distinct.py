@@ -7,21 +7,26 @@ from typing import Any
 import numpy as np
 
 from tofu_tf.graph.ir import PADDED_UNIQUE
-from tofu_tf.ops.parts import scalar
+from tofu_tf.ops.parts import ints, scalar
 from tofu_tf.ops.registry import Emitter, Piece, Sample, op
 from tofu_tf.tdl.expressions import Opaque
 
 
 def _padded_unique_body(emit: Emitter, piece: Piece) -> list[str]:
-    """Unique, and of every place's ids (all equal) the largest; places without ids get -1."""
+    """Unique, and -1 behind its ids: by ops with kernels for these types on every device."""
     ids, places = piece.specs[0], piece.node.outputs[1]
-    attrs = {"T": ids.dtype, "out_idx": places.dtype}
-    index = emit.add("Unique", [piece.inputs[0]], attrs, part="unique", outputs=2)[1]
-    count = emit.const(np.asarray(ids.shape[0], np.int32), "count")
-    attrs = {"T": ids.dtype, "Tindices": places.dtype, "Tnumsegments": "int32"}
-    found = emit.add("UnsortedSegmentMax", [piece.inputs[0], index, count], attrs, part="found")[0]
+    attrs: dict[str, Any] = {"T": ids.dtype, "out_idx": places.dtype}
+    distinct, index = emit.add("Unique", [piece.inputs[0]], attrs, part="distinct", outputs=2)
+    found = emit.add("Shape", [distinct], {"T": ids.dtype, "out_type": "int32"}, part="found")[0]
+    every = ints(emit, ids.shape, "every")
+    left = emit.add("Sub", [every, found], {"T": "int32"}, part="left")[0]
     none = scalar(emit, -1, ids.dtype, "none")
-    return [emit.add("Maximum", [found, none], {"T": ids.dtype})[0], index]
+    attrs = {"T": ids.dtype, "index_type": "int32"}
+    padding = emit.add("Fill", [left, none], attrs, part="padding")[0]
+    axis = emit.const(np.asarray(0, np.int32), "axis")
+    attrs = {"N": 2, "T": ids.dtype, "Tidx": "int32"}
+    padded = emit.add("ConcatV2", [distinct, padding, axis], attrs, part="padded")[0]
+    return [emit.add("EnsureShape", [padded], {"T": ids.dtype, "shape": ids.shape})[0], index]
 
 
 _UNCUT: dict[str, tuple[str, ...]] = {"": ()}
