@@ -51,7 +51,8 @@ class Communication:
     """What crosses between devices in one step.
 
     `transfers` are the data edges between devices, `fed` and `fetched` those at the edge of the
-    step (from feeds, into results), `controls` the number of control edges between devices, as
+    step (from feeds, into results), `hosted` those between an accelerator and the CPU of its task:
+    copies inside one machine. `controls` is the number of control edges between devices, as
     distinct (node, destination) pairs: they carry no bytes.
     """
 
@@ -59,6 +60,7 @@ class Communication:
     fed: tuple[Transfer, ...]
     fetched: tuple[Transfer, ...]
     controls: int
+    hosted: tuple[Transfer, ...] = ()
 
     @property
     def total(self) -> int:
@@ -74,6 +76,11 @@ class Communication:
     def results(self) -> int:
         """Bytes that only results receive from other devices than their own."""
         return sum(t.nbytes for t in self.fetched)
+
+    @property
+    def host_copies(self) -> int:
+        """Bytes between accelerators and their CPUs."""
+        return sum(t.nbytes for t in self.hosted)
 
     @property
     def sent(self) -> dict[str, int]:
@@ -135,6 +142,7 @@ def count_communication(
     transfers = _collective_transfers(nodes, devices, nbytes)
     fed: list[Transfer] = []
     fetched: list[Transfer] = []
+    hosted: list[Transfer] = []
     for (tensor, destination), consumers in receivers.items():
         source = producer(tensor)
         inside = [node for node in consumers if node.name not in results]
@@ -142,8 +150,17 @@ def count_communication(
         transfer = Transfer(tensor, devices[source], destination, nbytes[tensor], kind)
         # What the step itself needs there has crossed anyway when a result wants it too.
         where = fed if nodes[source].name in feeds else transfers if inside else fetched
+        if where is transfers and _beside(transfer.source, destination):
+            where = hosted
         where.append(transfer)
-    return Communication(tuple(transfers), tuple(fed), tuple(fetched), len(controls))
+    return Communication(tuple(transfers), tuple(fed), tuple(fetched), len(controls), tuple(hosted))
+
+
+def _beside(one: str, other: str) -> bool:
+    """Whether one of the devices is the CPU beside the other, an accelerator."""
+    specs = [tf.DeviceSpec.from_string(device) for device in (one, other)]
+    hosts = {(s.job, s.replica, s.task) for s in specs}
+    return len(hosts) == 1 and [s.device_type for s in specs].count("CPU") == 1
 
 
 def edge_nodes(graph_def: graph_pb2.GraphDef) -> tuple[tuple[str, ...], tuple[str, ...]]:

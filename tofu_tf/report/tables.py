@@ -25,6 +25,7 @@ from tofu_tf.plan.text import (
 )
 from tofu_tf.report.communication import Moved
 from tofu_tf.report.counting import Communication
+from tofu_tf.report.coverage import LARGE_BYTES, Coverage
 from tofu_tf.report.devices import Shares
 
 WIDTH = 160  # columns where the output is no terminal
@@ -132,7 +133,44 @@ def counted_lines(moved: Communication) -> tuple[str, ...]:
         f"counted communication: {bytes_text(moved.total)} per step",
         f"feeds {bytes_text(moved.feeds)}, results {bytes_text(moved.results)}, "
         f"{moved.controls} control edges between devices",
+        *([f"with the CPUs beside them {bytes_text(moved.host_copies)}"] if moved.hosted else []),
     )
+
+
+def coverage_tables(covered: Coverage) -> list[RenderableType]:
+    """Described ops with their axes, ops that are not described with the reason, the shares of work
+    and of large tensors that can be cut, and whose they are not.
+    """
+    described = [r for r in covered.ops if not r.reason]
+    others = [r for r in covered.ops if r.reason]
+    rows = [(r.op, str(r.nodes), f"{_range(r.cuttable)} / {_range(r.axes)}") for r in described]
+    parts: list[RenderableType] = [
+        _table("described", ("op", "nodes", "axes cut / all"), rows, right=("nodes",))
+    ]
+    if others:
+        rows = [(r.op, str(r.nodes), r.reason) for r in others]
+        parts.append(_table("not described", ("op", "nodes", "why"), rows, right=("nodes",)))
+    large = [o for o in covered.offenders if o.nbytes]
+    if large:
+        shown = [(o.node, o.op, size_text(o.nbytes), o.reason) for o in large[:ACTIVATIONS]]
+        header = ("node", "op", "size", "why")
+        parts.append(_table("large tensors that are never cut", header, shown, right=("size",)))
+    counts = [sum(r.nodes for r in rs) for rs in (described, others)]
+    parts.append(
+        Text(
+            f"{counts[0]} nodes of {len(described)} op types are described, {counts[1]} of "
+            f"{len({r.op for r in others})} are not\n"
+            f"that can be cut: {covered.flops_share:.2%} of {count_text(covered.flops)} FLOPs, "
+            f"{covered.nbytes_share:.2%} of {size_text(covered.nbytes)} in tensors above "
+            f"{size_text(LARGE_BYTES)}"
+        )
+    )
+    return parts
+
+
+def _range(bounds: tuple[int, int]) -> str:
+    low, high = bounds
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def count_text(n: int) -> str:

@@ -20,7 +20,7 @@ from tofu_tf.rewrite import naming
 from tofu_tf.rewrite.fetching import divided, division, index_operand, joined, sliced
 from tofu_tf.rewrite.moving import Names
 from tofu_tf.rewrite.placed import Placed
-from tofu_tf.rewrite.rewriting import Rewriting
+from tofu_tf.rewrite.rewriting import Rewriting, visited
 from tofu_tf.tdl.regions import IntArray, Region, Regions
 
 OPS = {
@@ -43,9 +43,8 @@ def rewrite_with_collectives(
     """The placed graph of `plan` with collectives where they fit, point-to-point transfers for the
     rest.
     """
-    state = _Collective(graph, plan, describing or Describing(graph))
-    for node in graph:
-        state.visit(node)
+    known = describing or Describing(graph)
+    state = visited(lambda: _Collective(graph, plan, known))
     made = state.finish()
     return dataclasses.replace(made, groups=state.groups())
 
@@ -153,7 +152,11 @@ class _Collective(Rewriting):
                     change, group, instance, w, packed, dtype, name, reducer, waits
                 )
                 members.append(member)
-                out[w] = self._unpacked(naming.tensor(member), taken, wants[rank], dtype, w, name)
+                made_here = naming.tensor(member)
+                if change.kind is Kind.REDUCE_SCATTER:  # the op does not say its shape
+                    shape = wants[rank].shape
+                    made_here = self._reshaped(made_here, shape, dtype, w, f"{name}/shaped")
+                out[w] = self._unpacked(made_here, taken, wants[rank], dtype, w, name)
             self._made.append(tuple(members))
         return out
 

@@ -6,6 +6,7 @@ Nodes are visited in the graph's order; `Holding` says where their inputs come f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,10 +32,26 @@ def rewrite(graph: Graph, plan: Plan, describing: Describing | None = None) -> P
     """The placed graph that computes what `graph` does, as `plan` says, with point-to-point
     transfers.
     """
-    state = Rewriting(graph, plan, describing or Describing(graph))
-    for node in graph:
-        state.visit(node)
-    return state.finish()
+    known = describing or Describing(graph)
+    return visited(lambda: Rewriting(graph, plan, known)).finish()
+
+
+State = TypeVar("State", bound="Rewriting")
+
+
+def visited(start: Callable[[], State]) -> State:
+    """A rewriting that `start` makes, with every node visited; once more where variables turn out
+    to need the CPU beside an accelerator.
+    """
+    hosted: frozenset[str] = frozenset()
+    while True:
+        state = start()
+        state.make.hosted = hosted
+        for node in state.graph:
+            state.visit(node)
+        if not state.make.homeless:
+            return state
+        hosted |= state.make.homeless
 
 
 class Rewriting(Holding):

@@ -13,9 +13,9 @@ _HOST_TYPES = frozenset({"string", "resource", "variant"})
 
 def whole_on_host(node: Node, graph: Graph, device_type: str) -> bool:
     """Whether `node` runs on the CPU beside worker 0: strings, tables, or ops without a kernel for
-    that type of device, in it or in the functions that it calls. Variables keep it with them.
+    that type of device, in it or in the functions that it calls. Its variables go with it.
     """
-    if device_type == "CPU" or node.variables:
+    if device_type == "CPU":
         return False
     specs = (*map(graph.spec, node.inputs), *node.outputs)
     return any(s.dtype in _HOST_TYPES for s in specs) or not all(
