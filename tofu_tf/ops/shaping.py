@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tofu_tf.ops.parts import ints, reshaped
+from tofu_tf.ops.parts import ints, reshaped, sliced
 from tofu_tf.ops.registry import Emitter, Piece, Sample, op
 from tofu_tf.tdl.expressions import Opaque, apply
 
@@ -51,36 +52,58 @@ def _divide_in_turn(first: Sequence[int], second: Sequence[int]) -> bool:
 
 
 def _reshaped_read(x: Any, after: Sequence[int]) -> Any:
-    """``x`` at the same linear index; where factors are not whole, all of that group."""
+    """``x`` at the same linear index.
+
+    Where the factors of a group are not whole, its outermost dimension alone can be cut: a range of
+    it is a range of elements, which lie in a range of x's outermost rows and need not fill them.
+    """
     if 0 in x.shape or 0 in after:
         return lambda *i: Opaque(x[tuple(slice(None) for _ in x.shape)])[i]
 
     groups = aligned_groups(x.shape, after)
 
     def element(*i: Any) -> Any:
-        where: list[Any] = [0] * x.rank
+        first: list[Any] = [0] * x.rank
+        last: list[Any] = [0] * x.rank
         whole: list[Any] = []
         for ins, outs in groups:
             sizes, targets = [x.shape[d] for d in ins], [after[d] for d in outs]
             if not _divide_in_turn(sizes, targets):
-                for d in ins:
-                    where[d] = slice(None)
-                whole += [i[d] for d in outs]
+                row, step = _strides(sizes)[0], _strides(targets)[0]
+                first[ins[0]] = (i[outs[0]] * step - row + 1) / row
+                last[ins[0]] = (i[outs[0]] * step + step - 1) / row
+                for d in ins[1:]:
+                    first[d] = last[d] = slice(None)
+                whole += [i[d] for d in outs[1:]]
                 continue
             linear = sum(
                 (i[d] * stride for d, stride in zip(outs, _strides(targets), strict=True)), start=0
             )
             for n, (d, stride) in enumerate(zip(ins, _strides(sizes), strict=True)):
-                where[d] = linear // stride if n == 0 else linear // stride % sizes[n]
-        value = x[tuple(where)]
+                first[d] = last[d] = linear // stride if n == 0 else linear // stride % sizes[n]
+        value = apply(x[tuple(first)], x[tuple(last)])
         return Opaque(value)[tuple(whole)] if whole else value
 
     return element
 
 
 def _reshape_body(emit: Emitter, piece: Piece) -> list[str]:
-    dtype = piece.specs[0].dtype
-    return reshaped(emit, piece.inputs[0], piece.writes[0].shape, dtype)
+    dtype, read, write = piece.specs[0].dtype, piece.reads[0], piece.writes[0]
+    if read is None or read.size == write.size:
+        return reshaped(emit, piece.inputs[0], write.shape, dtype)
+    # Of the rows that were read only some elements are wanted, one range for each group.
+    before, after = piece.specs[0].shape, piece.node.outputs[0].shape
+    sizes, bounds = [], []
+    for ins, outs in aligned_groups(before, after):
+        sizes.append(math.prod(read.shape[d] for d in ins))
+        row, step = (_strides([s[d] for d in ds])[0] for s, ds in ((before, ins), (after, outs)))
+        first, count = 0, math.prod(write.shape[d] for d in outs)
+        if count < sizes[-1]:
+            first = write.origin[outs[0]] * step - read.origin[ins[0]] * row
+        bounds.append((first, first + count))
+    rows = reshaped(emit, piece.inputs[0], sizes, dtype, "rows")[0]
+    kept = sliced(emit, rows, bounds, dtype, "kept")[0]
+    return reshaped(emit, kept, write.shape, dtype)
 
 
 def _reshape_sample(shape: tuple[int, ...], to: tuple[int, ...], *axes: str) -> Sample:
@@ -99,8 +122,11 @@ def _reshape_sample(shape: tuple[int, ...], to: tuple[int, ...], *axes: str) -> 
         _reshape_sample((4, 5, 6), (4, 30), "i0", "i1.0", "i1.1"),
         _reshape_sample((4, 30), (4, 5, 6), "i0", "i1", "i2"),
         _reshape_sample((6, 4), (3, 8), "i0", "i1.0", "i1.1"),
-        _reshape_sample((5, 3), (3, 5)),
-        _reshape_sample((4, 5, 3), (4, 3, 5), "i0"),
+        _reshape_sample((5, 3), (3, 5), "i0"),
+        _reshape_sample((4, 5, 3), (4, 3, 5), "i0", "i1"),
+        _reshape_sample((7, 6, 15), (10, 63), "i0"),
+        _reshape_sample((10, 63), (7, 90), "i0"),
+        _reshape_sample((5, 1, 3, 4, 9), (3, 5, 6, 6), "i0", "i2"),
         _reshape_sample((4, 1, 3), (1, 4, 3, 1), "i1", "i2"),
         _reshape_sample((1, 1), ()),
         _reshape_sample((), (1, 1)),
