@@ -161,7 +161,8 @@ def by_places(variable: tf.Variable) -> Step:
 
     def step(ids, values):
         distinct, rows = summed(ids, values)
-        variable.scatter_nd_sub(distinct[:, tf.newaxis], rows)
+        places = distinct[:, tf.newaxis]
+        variable.scatter_nd_update(places, tf.gather_nd(variable, places) - rows)
 
     return step
 

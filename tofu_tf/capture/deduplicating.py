@@ -51,6 +51,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE.split(), padding.elementwise),
     **{f"UnsortedSegment{kind}": padding.segments for kind in ("Sum", "Prod", "Max", "Min")},
     **dict.fromkeys(("Gather", "GatherV2", "ResourceGather"), padding.gather),
+    **dict.fromkeys(("GatherNd", "ResourceGatherNd"), padding.gather_places),
     **dict.fromkeys(NEUTRAL, padding.reduction),
     **dict.fromkeys(_SCATTERS.split(), padding.scatter),
 }

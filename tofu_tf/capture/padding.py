@@ -178,6 +178,16 @@ def gather(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
     return rows_of(padding, node, Found(table.unique, "rows", moved))
 
 
+def gather_places(padding: Padding, node: Node, found: Mapping[int, Found]) -> Change:
+    """Rows by distinct ids, each a place of one dimension."""
+    ids = found.get(1)
+    shape = padding.shape(node.inputs[1])
+    if set(found) != {1} or ids is None or ids.kind != "ids" or shape[1:] != (1,) or ids.axis:
+        raise Unknown("places that are no distinct ids")
+    made = with_inputs(node, {1: padding.clamped[node.inputs[1]]})
+    return rows_of(padding, made, Found(ids.unique, "rows"))
+
+
 def _lowest(dtype: str) -> float:
     found = tf.as_dtype(dtype)
     return found.min if found.is_integer else -math.inf
