@@ -44,6 +44,8 @@ SEEDED = {
 _DRAWN = frozenset({*STATEFUL, *SEEDED, "RngReadAndSkip"})
 _PHILOX = 1
 _STATE = TensorSpec((3,), "int64")
+# The predicate under which a stateful random op draws; where it does not hold its state stays.
+WHEN = "_when"
 # What may stand between a generator's state and the key taken from it.
 _BETWEEN = frozenset({"Bitcast", "StridedSlice", "Slice", "Identity"})
 
@@ -181,6 +183,11 @@ class _Making:
         attrs = {"SrcT": shape_type, "DstT": "uint64", "Truncate": False}
         delta = self._add(node, "delta", "Cast", [count], attrs)
         alg = self._const(node, "alg", np.asarray(_PHILOX, np.int32))
+        if WHEN in node.attr:
+            none = self._const(node, "delta/none", np.asarray(0, np.uint64))
+            when = node.attr[WHEN].s.decode()
+            attrs = {"T": "uint64"}
+            delta = self._add(node, "delta/either", "SelectV2", [when, delta, none], attrs)
         read = self._add(node, "skip", "RngReadAndSkip", [state, alg, delta, *waits], {})
         counter = self._words(node, "counter", read, 0, 2)
         key = self._words(node, "key", read, 2, 1)

@@ -19,9 +19,9 @@ SIZE_LIMIT = 1 << 20  # bytes; a larger constant is cheaper to compute on each d
 # that were broadcast, places of what is true.
 _SMALL = 1 << 14
 
-_OF_SHAPE = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
+OF_SHAPE = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
 # Pure, yet no function of their inputs alone, or not to be taken out of where they stand.
-_NEVER = frozenset(
+NEVER = frozenset(
     {
         "NoOp",
         "Switch",
@@ -198,14 +198,14 @@ def _constant_nodes(
         name = name_of(op)
         if name not in nodes:
             continue
-        if op.type == CONST or (op.type in _OF_SHAPE and _has_shape(op, shapes)):
+        if op.type == CONST or (op.type in OF_SHAPE and _has_shape(op, shapes)):
             found.add(name)
             continue
         specs = shapes[name]
         if (
             op.inputs
             and specs
-            and op.type not in _NEVER
+            and op.type not in NEVER
             and not is_stateful(op.type)
             and all(name_of(t.op) in found for t in op.inputs)
             and (is_static(specs) or _are_small(op, shapes))
@@ -248,7 +248,7 @@ def _evaluate(
             continue
         needed.add(name)
         node = nodes[name]
-        if node.op in _OF_SHAPE:
+        if node.op in OF_SHAPE:
             for i, value in enumerate(_shape_values(graph.get_operation_by_name(name))):
                 spec = shapes[name][i]
                 const = part.node.add(name=_fresh(Ref(name, i), nodes), op=CONST)
@@ -317,7 +317,7 @@ def _controls(
         top = stack[-1]
         sources = [r.node for text in nodes[top].input if (r := _data(text)) is not None]
         # Only shapes were taken from the inputs of a shape op: its value does not wait for them.
-        sources = [] if nodes[top].op in _OF_SHAPE else sources
+        sources = [] if nodes[top].op in OF_SHAPE else sources
         missing = [s for s in sources if s not in memo]
         if missing and top not in memo:
             stack += missing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,10 +11,10 @@ from tofu_tf.capture.abstract import tracing_abstractly
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.deduplicating import pad_distinct
 from tofu_tf.capture.dilating import fuse_dilated
-from tofu_tf.capture.drawing import Streams, draw
-from tofu_tf.capture.folding import fold
+from tofu_tf.capture.drawing import Streams
 from tofu_tf.capture.inlining import inline
 from tofu_tf.capture.shaping import check_static, imported
+from tofu_tf.capture.straightening import straighten
 from tofu_tf.capture.tracing import Traced, trace
 from tofu_tf.graph.importing import import_graph
 
@@ -60,17 +59,22 @@ def finish(
     dynamic: bool = False,
     streams: Streams | None = None,
 ) -> Captured:
-    """Inlines, folds and imports a traced function; random ops draw from `streams`."""
+    """Inlines, straightens and imports a traced function; random ops draw from `streams`."""
     kept = [*traced.placeholders, *traced.outputs, *traced.effects]
     flat = inline(traced.graph_def, kept)
-    drawn = draw(flat, Streams() if streams is None else streams, traced.variables)
     fed = (*traced.inputs, *traced.captures)
     roots = [*fed, *(name.partition(":")[0] for name in traced.outputs), *traced.effects]
-    known = {**traced.placeholders, **drawn.placeholders}
-    folded, shapes = fold(drawn.graph_def, roots, functools.partial(imported, placeholders=known))
+    straight = straighten(
+        flat,
+        roots,
+        lambda graph_def, states: imported(graph_def, {**traced.placeholders, **states}),
+        Streams() if streams is None else streams,
+        traced.variables,
+    )
+    drawn = straight.drawn
     graph = import_graph(
-        folded,
-        shapes,
+        straight.graph_def,
+        straight.shapes,
         fed,
         traced.outputs,
         traced.effects,
@@ -87,5 +91,10 @@ def finish(
     objects = {**traced.variables, **drawn.variables}
     variables = {name: objects[name] for name in graph.variables}
     return Captured(
-        graph, arguments, traced.output_structure, variables, traced.captures, folded.library
+        graph,
+        arguments,
+        traced.output_structure,
+        variables,
+        traced.captures,
+        straight.graph_def.library,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,11 +13,10 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tofu_tf.capture.captured import Captured
 from tofu_tf.capture.deduplicating import pad_distinct
 from tofu_tf.capture.dilating import fuse_dilated
-from tofu_tf.capture.drawing import draw
-from tofu_tf.capture.folding import fold
 from tofu_tf.capture.inlining import CALLS, inline
 from tofu_tf.capture.refusing import refuse
 from tofu_tf.capture.shaping import check_static, imported
+from tofu_tf.capture.straightening import straighten
 from tofu_tf.errors import CaptureError, GraphError
 from tofu_tf.graph import state
 from tofu_tf.graph.functions import named_by, reachable
@@ -77,12 +75,13 @@ def capture_graph_def(
     fed = _needed_placeholders(nodes, [*outputs, *effects])
     known = _shapes(fed, nodes, dict(shapes or {}), batch)
     flat = inline(graph_def, [*fed, *outputs, *effects])
-    folded, specs = fold(
-        draw(flat, None).graph_def,
+    straight = straighten(
+        flat,
         [*fed, *(_node(f) for f in (*outputs, *effects))],
-        functools.partial(imported, shapes=known),
+        lambda graph_def, states: imported(graph_def, states, known),
     )
-    graph = import_graph(folded, specs, fed, outputs, effects)
+    folded = straight.graph_def
+    graph = import_graph(folded, straight.shapes, fed, outputs, effects)
     graph = fuse_dilated(pad_distinct(graph))
     if not dynamic:
         check_static(

@@ -17,15 +17,13 @@ _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 
 
-def inline(
-    graph_def: graph_pb2.GraphDef, kept: Sequence[str], lower_conditionals: bool = False
-) -> graph_pb2.GraphDef:
+def inline(graph_def: graph_pb2.GraphDef, kept: Sequence[str]) -> graph_pb2.GraphDef:
     """`graph_def` with calls replaced by bodies; `kept` names what is fed, fetched or must run.
 
-    Loops stay; conditionals stay too unless `lower_conditionals` turns them into Switch and Merge.
+    Loops and conditionals stay.
     """
     functions = {function.signature.name for function in graph_def.library.function}
-    calls = {*CALLS, *functions, *(_BRANCHES if lower_conditionals else ())}
+    calls = {*CALLS, *functions}
     if not any(node.op in calls for node in graph_def.node):
         return graph_def
     flat = graph_pb2.GraphDef()
@@ -35,7 +33,7 @@ def inline(
         for name in _BARRIERS:
             function.attr.pop(name, None)
     for nodes in (flat.node, *bodies):
-        _unblock(nodes, lower_conditionals)
+        _unblock(nodes)
     meta = meta_graph_pb2.MetaGraphDef(graph_def=flat)
     meta.collection_def["train_op"].node_list.value.extend(kept)
     config = config_pb2.ConfigProto()
@@ -47,10 +45,9 @@ def inline(
     return inlined
 
 
-def _unblock(nodes: Iterable[node_def_pb2.NodeDef], lower_conditionals: bool) -> None:
-    lowered_away = _LOOPS if lower_conditionals else _LOOPS + _BRANCHES
+def _unblock(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
     for node in nodes:
         for name in _BARRIERS[:2]:
             node.attr.pop(name, None)
-        if node.op in lowered_away:
+        if node.op in _LOOPS + _BRANCHES:
             node.attr.pop("_lower_using_switch_merge", None)

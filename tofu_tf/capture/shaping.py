@@ -76,6 +76,16 @@ def name_of(op: tf.Operation) -> str:
     return str(op.name).removeprefix(_FED)
 
 
+def operation(graph: tf.Graph, name: str) -> tf.Operation | None:
+    """The operation that `imported` made of the node of this name; None where there is none."""
+    for found in (name, _FED + name):
+        try:
+            return graph.get_operation_by_name(found)
+        except KeyError:
+            continue
+    return None
+
+
 def _used(graph_def: graph_pb2.GraphDef, mapping: Mapping[str, object]) -> dict[str, object]:
     """The entries of `mapping` that some node uses: TensorFlow refuses the others."""
     used = set()

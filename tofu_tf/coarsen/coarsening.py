@@ -20,7 +20,7 @@ from tofu_tf.coarsen.groups import (
 from tofu_tf.coarsen.ties import Ties, tie_elementwise, tie_versions
 from tofu_tf.graph import state, traversal
 from tofu_tf.graph.ir import CONST, Graph, Node, Ref
-from tofu_tf.ops.applicable import NO_DESCRIPTION, Describing
+from tofu_tf.ops.applicable import AT_HOME, NO_DESCRIPTION, Describing
 from tofu_tf.plan.layouts import Layout
 
 # Nodes without tensors, that only order others.
@@ -110,7 +110,8 @@ def refuse_undescribed(graph: Graph, describing: Describing) -> None:
     """Nothing; raises UndescribedError when some ops have no description, naming all of them."""
     missing: dict[str, list[Node]] = {}
     for node in undescribed(graph, describing):
-        missing.setdefault(node.op, []).append(node)
+        if node.op not in AT_HOME:
+            missing.setdefault(node.op, []).append(node)
     if missing:
         listed = []
         for op, nodes in sorted(missing.items()):

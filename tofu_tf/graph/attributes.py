@@ -23,6 +23,8 @@ INDEPENDENT = "_random_independent"
 # leaves out.
 PADDED = "_rows_padded"
 _OURS = frozenset({INDEPENDENT, PADDED})
+# Says of a conditional why it stays one; for messages only.
+WHY_WHOLE = "_why_whole"
 # Says of a Unique why its distinct ids cannot be padded; for messages only.
 WHY_DYNAMIC = "_why_dynamic"
 
@@ -170,7 +172,7 @@ def attribute(node: Node, name: str, default: Any = None) -> Any:
 
 def complete(op: str, attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
     """`attrs` without internal ones (``_...``), with the op's defaults for those left out."""
-    found = {name: a for name, a in attrs.items() if not _is_internal(name)}
+    found = {n: a for n, a in attrs.items() if n == WHY_WHOLE or not _is_internal(n)}
     definition = op_definition(op)
     for declared in definition.attr if definition is not None else ():
         if declared.HasField("default_value"):

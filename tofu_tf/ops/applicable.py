@@ -44,6 +44,8 @@ class Described:
 
 
 NO_DESCRIPTION = "no description"
+# Ops that run whole on the first device because they are to, and are not refused.
+AT_HOME = {"Assert": "a check runs once, with all that it may report"}
 # Tables, lists of tensors: only their own ops know what is inside.
 _OPAQUE = ("resource", "variant")
 
@@ -76,7 +78,10 @@ class Describing:
         entry = REGISTRY.get(node.op)
         if entry is None:
             why = attributes.attribute(node, attributes.WHY_DYNAMIC, "")
-            return f"the size of output 0 depends on data: {why}" if why else NO_DESCRIPTION
+            if why:
+                return f"the size of output 0 depends on data: {why}"
+            why = attributes.attribute(node, attributes.WHY_WHOLE, NO_DESCRIPTION)
+            return AT_HOME.get(node.op, str(why))
         for position in entry.constants:
             i = position % len(node.inputs)
             if self.graph.nodes[node.inputs[i].node].op != CONST:
