@@ -28,8 +28,24 @@ from tofu_tf.runtime.steps import Step, Steps
 class Concrete:
     """A function for one signature: its plan and placed graph, and how to call it."""
 
-    def __init__(self, step: Step, key: tuple[Any, ...], name: str) -> None:
-        self._step, self._key, self._name = step, key, name
+    def __init__(self, step: Step, key: tuple[Any, ...], function: Function) -> None:
+        self._step, self._key, self._function = step, key, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result for arguments of this signature.
+
+        Raises:
+          CaptureError: arguments of another one.
+        """
+        call = signatures.call_of(self._function.python_function, args, kwargs)
+        if call.key != self._key:
+            raise errors.CaptureError(
+                repr(self),
+                f"called with ({signatures.key_text(call.key)})",
+                f"({signatures.key_text(self._key)})",
+                "call the function itself, which has a concrete one for each signature",
+            )
+        return self._function(*args, **kwargs)
 
     @property
     def plan(self) -> Plan:
@@ -50,7 +66,7 @@ class Concrete:
         return self._step.captured
 
     def __repr__(self) -> str:
-        called = f"{self._name}({signatures.key_text(self._key)})"
+        called = f"{self._function.__name__}({signatures.key_text(self._key)})"
         return f"<{called} over {self.plan.machine.workers} devices>"
 
 
@@ -60,7 +76,9 @@ class Function:
     __name__: str
 
     def __init__(self, python: Callable[..., Any], options: Mapping[str, Any]) -> None:
-        functools.update_wrapper(self, python)
+        functools.update_wrapper(self, python, updated=())
+        if not hasattr(self, "__name__"):  # an object that can be called, a functools.partial
+            self.__name__ = type(python).__name__
         self.python_function = getattr(python, "python_function", python)
         self._options = dict(options)
         self._whole = tf.function(self.python_function)
@@ -110,7 +128,7 @@ class Function:
         """
         call = signatures.call_of(self.python_function, args, kwargs)
         with self._steps.lock:
-            return Concrete(self._step(call), call.key, self.__name__)
+            return Concrete(self._step(call), call.key, self)
 
     @property
     def concrete_functions(self) -> tuple[Concrete, ...]:
@@ -118,7 +136,7 @@ class Function:
         if self._found is None:
             return ()
         made = self._found.made
-        return tuple(Concrete(step, key, self.__name__) for (_, key), step in made.items())
+        return tuple(Concrete(step, key, self) for (_, key), step in made.items())
 
     @property
     def plan(self) -> Plan | None:
