@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import tf_keras as keras
@@ -119,3 +122,81 @@ def test_moving_averages_cut_finer_than_the_images(moving):
     asked = {"*/norm/FusedBatchNormV3": ("d0", None, None, "d1"), f"norm/{moving}": ("d0d1",)}
     x, y = R.rand(13, 5, 4, 67).astype("float32"), R.randint(0, 67, 13)
     oracle.check(wide, (x, y), K, batch=13, constraints=asked)
+
+
+# What normalises, its input's shape without the batch.
+Layer = Callable[[], Any]
+LINE, ROW = (7, 24), (40,)
+IMAGE = (5, 6, 3)
+N = keras.layers
+LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
+    "unfused": (lambda: N.BatchNormalization(momentum=0.9, fused=False), IMAGE),
+    "synchronised": (lambda: N.BatchNormalization(momentum=0.9, synchronized=True), IMAGE),
+    "of rows": (lambda: N.BatchNormalization(axis=1, momentum=0.9), IMAGE),
+    "of two axes": (lambda: N.BatchNormalization(axis=[1, 3], momentum=0.9), IMAGE),
+    "without scale": (lambda: N.BatchNormalization(scale=False, momentum=0.9), IMAGE),
+    "without offset": (lambda: N.BatchNormalization(center=False, momentum=0.9), IMAGE),
+    "of rank 3": (lambda: N.BatchNormalization(momentum=0.9), LINE),
+    "of rank 2": (lambda: N.BatchNormalization(momentum=0.9), ROW),
+    "of rank 5": (lambda: N.BatchNormalization(momentum=0.9), (3, 2, 4, 8)),
+    "layer, fused": (lambda: N.LayerNormalization(), LINE),
+    "layer, small epsilon": (lambda: N.LayerNormalization(epsilon=1e-6), LINE),
+    "layer of two axes": (lambda: N.LayerNormalization(axis=[1, 2]), LINE),
+    "layer of images": (lambda: N.LayerNormalization(axis=-1), IMAGE),
+    "group": (lambda: N.GroupNormalization(4), LINE),
+    "group of images": (lambda: N.GroupNormalization(3), IMAGE),
+    "instance": (lambda: N.GroupNormalization(-1), IMAGE),
+    "unit": (lambda: N.UnitNormalization(), LINE),
+    "unit of two axes": (lambda: N.UnitNormalization(axis=[1, 2]), LINE),
+}  # SpectralNormalization cannot be built in this tf_keras: its InputSpec is of another Keras.
+
+
+def around(name: str, frozen: bool = False) -> keras.Model:
+    make, shape = LAYERS[name]
+    norm = make()
+    norm.trainable = not frozen
+    layers = [N.Input(shape), N.Dense(shape[-1], name="before"), norm, N.Activation("tanh")]
+    model = keras.Sequential([*layers, N.Flatten(), N.Dense(11, name="head")])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def quarters(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Four batches whose quarters have different means."""
+    r = np.random.RandomState(2)
+    offsets = OFFSETS.reshape(-1, *[1] * len(shape))
+    return (r.rand(STEPS, ROWS, *shape) + offsets).reshape(-1, *shape), r.rand(STEPS * ROWS, 11)
+
+
+QUICK = {("of rank 3", K, False)}
+CASES = [
+    pytest.param(name, frozen, k, marks=[] if (name, k, frozen) in QUICK else pytest.mark.slow)
+    for name in LAYERS
+    for frozen in (False, True)
+    for k in (3, K)
+    if not frozen or k == K
+]
+
+
+@pytest.mark.parametrize("name, frozen, k", CASES)
+def test_layers_that_normalise(name, frozen, k):
+    """Training, then evaluation with what was learnt; in float64 no op is the fused one."""
+    x, y = quarters(LAYERS[name][1])
+    make = oracle.in_float64(lambda: around(name, frozen))
+    oracle.check(
+        make,
+        (x, y),
+        k,
+        batch=ROWS,
+        tolerance=oracle.FLOAT64,
+        validation_data=(x[:20], y[:20]),
+        validation_batch_size=ROWS,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_normalise_in_float32(name):
+    """There LayerNormalization and images go through the fused kernel."""
+    x, y = quarters(LAYERS[name][1])
+    oracle.check(lambda: around(name), (x.astype("float32"), y.astype("float32")), K, batch=ROWS)
