@@ -11,6 +11,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tofu_tf import errors
 from tofu_tf.graph.ir import Graph, Ref
+from tofu_tf.graph.persistence import ancestors, parsed
 from tofu_tf.rewrite.placed import Placed
 
 
@@ -63,7 +64,34 @@ def exported(
         if name not in nodes:
             done = out.node.add(name=name, op="NoOp", device=placed.graph_def.node[0].device)
             done.input.extend(f"^{effect}" for effect in placed.effects)
+    if placed.groups:
+        _wait_for_peers(out, [*by_node, *operations])
     return out
+
+
+def _wait_for_peers(graph_def: graph_pb2.GraphDef, names: Sequence[str]) -> None:
+    """Lets each of the nodes `names` wait for all members of every collective that it needs.
+
+    A Session runs only what is asked for, and a collective without one of its members never ends.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    key_of: dict[str, tuple[int, ...]] = {}
+    members: dict[tuple[int, ...], list[str]] = {}
+    for node in graph_def.node:
+        if node.op.startswith("Collective"):
+            keys = (nodes[parsed(text).node] for text in node.input[2:4])
+            key = tuple(int(tf.make_ndarray(k.attr["value"].tensor)) for k in keys)
+            key_of[node.name] = key
+            members.setdefault(key, []).append(node.name)
+    for name in names:
+        needed = ancestors(nodes, [name])
+        waits: dict[str, None] = {}
+        while missing := {
+            m for n in needed if n in key_of for m in members[key_of[n]] if m not in needed
+        }:
+            waits |= dict.fromkeys(sorted(missing))
+            needed |= ancestors(nodes, missing)
+        nodes[name].input.extend(f"^{member}" for member in waits)
 
 
 def with_variables(placed: Placed, graph: Graph) -> graph_pb2.GraphDef:

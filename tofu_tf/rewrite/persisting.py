@@ -92,7 +92,7 @@ class _State:
         ]
         if any(node.writes for node in graph):
             self._keep_the_rest()
-        self.assigned: dict[str, str] = {}  # handle -> the node that initialises it
+        self.assigned: dict[str, str] = {}  # handle -> what initialises it, or else restores it
         self.reads: dict[str, str] = {}
 
     def _keep_the_rest(self) -> None:
@@ -254,15 +254,15 @@ class _State:
             attrs = {"dtypes": tuple(self.dtypes[s.variable] for s in shards)}
             read = self.add(name, "RestoreV2", device, (filename, entries, parts), attrs)
             for i, shard in enumerate(shards):
-                done.append(
-                    self.add(
-                        f"{SCOPE}restore/{shard.handle}",
-                        "AssignVariableOp",
-                        shard.device,
-                        (shard.handle, f"{read}:{i}" if i else read),
-                        {"dtype": self.dtypes[shard.variable]},
-                    )
+                assign = self.add(
+                    f"{SCOPE}restore/{shard.handle}",
+                    "AssignVariableOp",
+                    shard.device,
+                    (shard.handle, f"{read}:{i}" if i else read),
+                    {"dtype": self.dtypes[shard.variable]},
                 )
+                self.assigned.setdefault(shard.handle, assign)
+                done.append(assign)
         self.add(saver.restore, "NoOp", self.host, (), {}, done)
 
     def save(self) -> None:
@@ -302,16 +302,16 @@ class _State:
         return self.reads[shard.handle]
 
     def definitions(self) -> tuple[variable_pb2.VariableDef, ...]:
-        """A VariableDef of every distinct shard."""
+        """A VariableDef of every distinct shard that something gives a value."""
         found: dict[tuple[str, Region], variable_pb2.VariableDef] = {}
         trained = {v.name for v in self.graph.variables.values() if v.trainable}
         for shard in self.shards:
-            if (shard.variable, shard.region) in found:
+            if (shard.variable, shard.region) in found or shard.handle not in self.assigned:
                 continue
             made = variable_pb2.VariableDef(
                 variable_name=f"{shard.handle}:0",
                 snapshot_name=f"{self._read(shard)}:0",
-                initializer_name=self.assigned.get(shard.handle, ""),
+                initializer_name=self.assigned[shard.handle],
                 is_resource=True,
                 trainable=shard.variable in trained,
             )
