@@ -44,6 +44,8 @@ def test_its_own_plan_is_fine() -> None:
         (with_layout("w0:0", Layout((None, None))), "variable w0 has versions that lie diff"),
         (with_strategy("MatMul", Strategy(("q", "i"))), "q is none of its axes i, j, k"),
         (with_strategy("MatMul", Strategy(("i",))), "1 cuts, the machine has 2"),
+        (with_layout("w9:0", Layout((0, 1))), "speaks of tensor w9:0, which the graph has not"),
+        (with_strategy("MatMull", Strategy(("i", "j"))), "speaks of node MatMull"),
         (with_strategy("MatMul", Strategy(("i", "j"), body="fast")), "it has no body 'fast'"),
         (
             with_strategy("AssignSubVariableOp", Strategy((None, None))),

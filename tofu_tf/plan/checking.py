@@ -47,6 +47,15 @@ def check_fit(plan: Plan, graph: Graph, machine: Machine, verdict: Verdict) -> N
             "a layout for every tensor (are the names those of another trace?)",
             "plan again for this model",
         )
+    strange = [f"tensor {r}" for r in plan.layouts if r.node not in graph.nodes]
+    strange += [f"node {n}" for n in plan.strategies if n not in graph.nodes]
+    if strange:
+        raise errors.PlanError(
+            "plan",
+            f"speaks of {_listed(strange)}, which the graph has not",
+            "names of the graph's nodes",
+            "plan again, or undo the edit",
+        )
     wrong = [*_misfits(plan, graph, machine), *_refused(plan, graph, verdict)]
     if wrong:
         raise errors.PlanError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -154,14 +155,15 @@ def plan_from_json(data: Any, where: str = "plan") -> Plan:
             reading.entry(data, "fingerprint", str, ""),
             reading.entry(data, "algorithm", str, ""),
             reading.entry(data, "objective", str, ""),
-            reading.entry(data, "predicted_bytes", int, 0),
-            reading.entry(data, "search_bytes", int, 0),
+            reading.count(data, "predicted_bytes"),
+            reading.count(data, "search_bytes"),
             reading.table(data, "reasons", lambda name, v: (Ref.parse(name), _text(v))),
             reading.table(data, "specs", lambda name, v: (Ref.parse(name), _spec(v))),
             reading.table(data, "variables", lambda name, v: (name, _variable(name, v))),
             reading.table(data, "whole", lambda name, v: (name, _whole(v))),
-            None if data.get("bound") is None else reading.entry(data, "bound", int, 0),
+            None if data.get("bound") is None else reading.count(data, "bound"),
         )
+        reading.names(plan)
     if plan is None or reading.wrong:
         shown = reading.wrong[:12]
         if len(reading.wrong) > len(shown):
@@ -187,11 +189,39 @@ class _Reading:
             return data[name]
         return instead
 
+    def count(self, data: Mapping[str, Any], name: str) -> int:
+        found: int = self.entry(data, name, int, 0)
+        if found < 0:
+            self.wrong.append(f"{name} is {found}, less than 0")
+        return found
+
+    def names(self, plan: Plan) -> None:
+        """Notes tensors that some table speaks of and the layouts do not, and cuts of dimensions
+        that a tensor has not.
+        """
+        nodes = {ref.node for ref in plan.layouts}
+        for table, refs in (("specs", plan.specs), ("reasons", plan.reasons)):
+            for ref in refs:
+                if ref not in plan.layouts:
+                    self.wrong.append(f"{table} of {str(ref)!r}: no tensor of a layout")
+        for variable in plan.variables.values():
+            if variable.node not in nodes:
+                name, node = variable.name, variable.node
+                self.wrong.append(f"variables of {name!r}: {node!r} is no node of a layout")
+        for ref, spec in plan.specs.items():
+            cuts = list(plan.layouts[ref].cuts) if ref in plan.layouts else []
+            if any(c is not None and c >= len(spec.shape) for c in cuts):
+                self.wrong.append(
+                    f"layouts of {str(ref)!r} is {cuts}, its shape {list(spec.shape)}"
+                )
+
     def table(self, data: Mapping[str, Any], name: str, read: Any) -> dict[Any, Any]:
         found = {}
         for key, value in self.entry(data, name, dict, {}).items():
             try:
                 made, what = read(key, value)
+                if made in found:
+                    self.wrong.append(f"{name} of {key!r} comes twice")
                 found[made] = what
             except (TypeError, ValueError, KeyError):
                 self.wrong.append(f"{name} of {key!r} is {value!r:.60}")
@@ -211,12 +241,12 @@ class _Reading:
             return None
         try:
             return Machine(
-                tuple(str(d) for d in devices),
-                tuple(int(f) for f in factors),
-                tuple(Link(float(latency), float(width)) for latency, width in links),
-                None if given.get("memory") is None else int(given["memory"]),
-                float(flops),
-                float(bandwidth),
+                tuple(map(_text, devices)),
+                tuple(_whole_number(f, 2) for f in factors),
+                tuple(Link(_number(latency, 0), _number(width)) for latency, width in links),
+                None if given.get("memory") is None else _whole_number(given["memory"], 1),
+                _number(flops),
+                _number(bandwidth),
             )
         except (TypeError, ValueError, errors.PlanError) as error:
             self.wrong.append(f"machine: {error}")
@@ -228,28 +258,26 @@ def _layout(value: Any, cuts: int) -> Layout:
         return Layout((None,) * cuts, home=True)
     if not isinstance(value, list) or len(value) != cuts:
         raise ValueError(value)
-    if not all(c is None or (isinstance(c, int) and c >= 0) for c in value):
-        raise ValueError(value)
-    return Layout(tuple(value))
+    return Layout(tuple(None if c is None else _whole_number(c) for c in value))
 
 
 def _strategy(value: Any, cuts: int) -> Strategy:
     axes, body = value["axes"], value.get("body", "")
     if axes == "home":
         return Strategy((None,) * cuts, True, _text(body))
-    if len(axes) != cuts or not all(a is None or isinstance(a, str) for a in axes):
+    if not isinstance(axes, list) or len(axes) != cuts:
         raise ValueError(value)
-    return Strategy(tuple(axes), False, _text(body))
+    return Strategy(tuple(None if a is None else _text(a) for a in axes), False, _text(body))
 
 
 def _spec(value: Any) -> TensorSpec:
     dtype, *shape = value
-    return TensorSpec(tuple(int(n) for n in shape), _text(dtype))
+    return TensorSpec(tuple(_whole_number(n, -1) for n in shape), _text(dtype))
 
 
 def _whole(value: Any) -> Whole:
     op, reason, nbytes = value
-    return Whole(_text(op), _text(reason), int(nbytes))
+    return Whole(_text(op), _text(reason), _whole_number(nbytes))
 
 
 def _variable(name: str, value: Any) -> Variable:
@@ -257,12 +285,34 @@ def _variable(name: str, value: Any) -> Variable:
         name,
         _spec(value["spec"]),
         _text(value["node"]),
-        int(value["capture"]),
-        bool(value["trainable"]),
+        _whole_number(value["capture"], -1),
+        _truth(value["trainable"]),
     )
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+def _whole_number(value: Any, least: int = 0) -> int:
+    """`value` if it is an integer; JSON's booleans and fractions are none."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{value!r}: not a whole number from {least}")
+    return value
+
+
+def _number(value: Any, least: float | None = None) -> float:
+    """`value` if it is a number above 0, or from `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r}: not a number")
+    if not math.isfinite(value) or (value <= 0 if least is None else value < least):
+        raise ValueError(f"{value!r}: not a finite number above 0")
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
         raise ValueError(value)
     return value
