@@ -122,14 +122,24 @@ def test_loops_stay_and_conditionals_go() -> None:
         assert result == expected
 
 
-def test_unknown_dimensions_are_listed() -> None:
+def test_where_unknown_dimensions_come_from_is_listed() -> None:
     def function(x: Any) -> Any:
         return tf.exp(tf.boolean_mask(x, x > 0))
 
     with pytest.raises(CaptureError) as error:
         capture_function(function, (tf.TensorSpec((4,)),))
-    assert "Where" in str(error.value)
-    assert "Exp" in str(error.value)
+    assert "Where:0 (Where, int64[-1, 1])" in str(error.value)
+    assert "1 tensors with unknown dimensions (-1), and 3 that follow from them" in str(error.value)
+    assert "Exp" not in str(error.value)
+
+
+def test_many_unknown_dimensions_are_one_screen() -> None:
+    def function(x: Any) -> Any:
+        return [tf.where(x > i) for i in range(30)]
+
+    with pytest.raises(CaptureError, match="30 tensors with unknown dimensions") as error:
+        capture_function(function, (tf.TensorSpec((4,)),))
+    assert "; and 22 more" in str(error.value)
 
 
 def test_other_arguments_than_those_traced() -> None:

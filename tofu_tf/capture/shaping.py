@@ -20,6 +20,7 @@ _KERNEL_SHAPES = {("FusedBatchNormV3", 5): ()}
 # Scope of the placeholders made here: `a/b/resource` would make a scope of the node `a/b` that is
 # still to come.
 _FED = "fed_from_outside/"
+_SHOWN = 8  # offenders that an error names one by one
 _NO_SHAPE = frozenset({"resource", "variant"})
 
 
@@ -124,16 +125,25 @@ def _why(node: Node) -> str:
 
 
 def check_static(graph: Graph, remedy: str) -> None:
-    """Raises CaptureError with the name of every tensor that has an unknown dimension."""
-    unknown = [
+    """Raises CaptureError where tensors have unknown dimensions, with the names of those that do
+    not only follow from others.
+    """
+    unknown = [ref for ref in graph.refs() if not is_static([graph.spec(ref)])]
+    if not unknown:
+        return
+    named = set(unknown)
+    sources = [r for r in unknown if named.isdisjoint(graph.nodes[r.node].inputs)]
+    shown = [
         f"{ref} ({graph.nodes[ref.node].op}, {graph.spec(ref)})" + _why(graph.nodes[ref.node])
-        for ref in graph.refs()
-        if not is_static([graph.spec(ref)])
+        for ref in sources[:_SHOWN]
     ]
-    if unknown:
-        raise CaptureError(
-            "; ".join(unknown),
-            f"{len(unknown)} tensors with unknown dimensions (-1)",
-            "static shapes",
-            remedy,
-        )
+    if len(sources) > _SHOWN:
+        shown.append(f"and {len(sources) - _SHOWN} more")
+    rest = len(unknown) - len(sources)
+    follow = f", and {rest} that follow from them" if rest else ""
+    raise CaptureError(
+        "; ".join(shown),
+        f"{len(sources)} tensors with unknown dimensions (-1){follow}",
+        "static shapes",
+        remedy,
+    )
