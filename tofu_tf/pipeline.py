@@ -99,11 +99,9 @@ def finish(program: Program, graph: Graph, placed: Placed) -> Finished:
     waiting = effectful(program.graph_def, tensors)
     graph_def = exported(placed, graph, tensors, operations, waiting)
     if not any(node.op in HANDLE_MAKERS for node in program.graph_def.node):
-        persistence = None
         state = Persisted(graph_def, (), (), ())
     else:
-        persistence = persistence_of(program)
-        state = persisted(graph_def, placed, graph, persistence)
+        state = persisted(graph_def, placed, graph, persistence_of(program))
     meta = None
     if program.meta is not None:
         shapes = {
@@ -111,7 +109,7 @@ def finish(program: Program, graph: Graph, placed: Placed) -> Finished:
             for tensor, ref in zip(tensors, graph.outputs, strict=True)
             if graph.spec(ref).is_static
         }
-        meta = as_meta_graph(state, program.meta, persistence, shapes, program.signature)
+        meta = as_meta_graph(state, program.meta, shapes, program.signature)
     return Finished(program, state.graph_def, meta, state.initialize, state.unset)
 
 

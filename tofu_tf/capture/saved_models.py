@@ -109,8 +109,10 @@ def _with_signature(
     if not metas:
         raise GraphError(where, "a SavedModel without graphs", "at least one", "export it again")
     ordered = sorted(metas, key=lambda m: "serve" not in m.meta_info_def.tags)
+    if signature is None:
+        return ordered[0]
     found = next((m for m in ordered if signature in m.signature_def), None)
-    if found is None and (optional and (signature is None or not _signatures(metas))):
+    if found is None and optional and not _signatures(metas):
         return ordered[0]
     if found is None:
         raise _no_signature(metas, signature, where)

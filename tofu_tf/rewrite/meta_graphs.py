@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2, saver_pb2
 
-from tofu_tf.graph.persistence import Persistence, parsed
+from tofu_tf.graph.persistence import parsed
 from tofu_tf.rewrite.persisting import Persisted
 
 
 def as_meta_graph(
     persisted: Persisted,
     original: meta_graph_pb2.MetaGraphDef,
-    persistence: Persistence | None,
     shapes: Mapping[str, Sequence[int]],
     signature: str = "",
 ) -> meta_graph_pb2.MetaGraphDef:
@@ -36,7 +35,7 @@ def as_meta_graph(
         out.collection_def["variables"].bytes_list.value.append(data)
         if variable.trainable:
             out.collection_def["trainable_variables"].bytes_list.value.append(data)
-    saver = persistence.saver if persistence is not None else None
+    saver = persisted.saver
     if saver is not None:
         out.saver_def.filename_tensor_name = saver.filename
         out.saver_def.save_tensor_name = saver.save

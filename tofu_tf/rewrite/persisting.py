@@ -17,7 +17,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tofu_tf.graph import attributes
 from tofu_tf.graph.functions import named_by, reachable
 from tofu_tf.graph.ir import Graph
-from tofu_tf.graph.persistence import SCOPE, Persistence, ancestors, parsed
+from tofu_tf.graph.persistence import SCOPE, Persistence, Saver, ancestors, parsed
 from tofu_tf.graph.registered import attribute_kinds
 from tofu_tf.graph.state import READ
 from tofu_tf.rewrite.building import host_of
@@ -31,13 +31,15 @@ class Persisted:
 
     `initialize`: the operations that give shards their first values. `variables`: what TensorFlow's
     v1 Saver needs to know of every distinct shard. `unset`: variables without first value and
-    without an entry in checkpoints.
+    without an entry in checkpoints. `saver`: by what names the graph saves and restores, None where
+    it does not.
     """
 
     graph_def: graph_pb2.GraphDef
     initialize: tuple[str, ...]
     variables: tuple[variable_pb2.VariableDef, ...]
     unset: tuple[str, ...]
+    saver: Saver | None = None
 
 
 def persisted(
@@ -52,10 +54,11 @@ def persisted(
     """
     state = _State(graph_def, placed, graph, persistence)
     initialize = state.initialize()
-    if persistence.saver is not None:
+    saver = persistence.saver if state.kept else None
+    if saver is not None:
         state.restore()
         state.save()
-    return Persisted(state.out, initialize, state.definitions(), state.unset())
+    return Persisted(state.out, initialize, state.definitions(), state.unset(), saver)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +212,9 @@ class _State:
         self.out.library.function.extend(f for n, f in more.items() if n not in present)
         return names
 
-    def _kept(self) -> list[_Shard]:
+    @property
+    def kept(self) -> list[_Shard]:
+        """The shards that checkpoints have entries for."""
         return [s for s in self.shards if s.variable in self.persistence.keys]
 
     def _part(self, shard: _Shard) -> str:
@@ -244,7 +249,7 @@ class _State:
         assert saver is not None
         done: list[str] = []
         places: dict[str, list[_Shard]] = {}
-        for shard in self._kept():
+        for shard in self.kept:
             places.setdefault(host_of(shard.device), []).append(shard)
         for n, (device, shards) in enumerate(places.items()):
             name = f"{SCOPE}restore/{n}"
@@ -269,7 +274,7 @@ class _State:
         """One SaveV2 of every distinct shard, each as its part of a whole entry."""
         saver, filename = self.persistence.saver, self._filename()
         assert saver is not None
-        distinct = list({(s.variable, s.region): s for s in reversed(self._kept())}.values())[::-1]
+        distinct = list({(s.variable, s.region): s for s in reversed(self.kept)}.values())[::-1]
         constants = dict(self.persistence.constants)
         copied = self._copied(constants.values())
         keys = [*(self.persistence.keys[s.variable] for s in distinct), *constants]
