@@ -48,4 +48,4 @@ def two_readers(same: bool) -> Graph:
 def test_a_fetch_is_paid_once() -> None:
     one, two = (find_plan(two_readers(same), imagined(2)) for same in (True, False))
     assert one.predicted_bytes == two.predicted_bytes == 64 * 64 * F
-    assert two.search_bytes == 2 * one.search_bytes
+    assert two.search_bytes == one.search_bytes == one.predicted_bytes

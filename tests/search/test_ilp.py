@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from tests.search import steps
 from tests.search.test_elimination import factor_graphs
-from tests.search.test_joint import GRAPHS, problem_of
+from tests.search.test_joint import GRAPHS, all_tables, problem_of
 from tofu_tf import errors
 from tofu_tf.cost.communication import FORBIDDEN
 from tofu_tf.search.bounds import bound
@@ -16,8 +16,6 @@ from tofu_tf.search.elimination import minimise
 from tofu_tf.search.factors import Collecting, FactorGraph
 from tofu_tf.search.ilp import columns_of, integer_program, relaxation
 from tofu_tf.search.oracle import brute_force
-from tofu_tf.search.recursion import recursion
-from tofu_tf.search.spaces import Limits, assemble, space_of
 
 
 @given(factor_graphs())
@@ -34,14 +32,11 @@ def test_equals_brute_force(graph: FactorGraph) -> None:
     assert relaxation(graph).bound <= least
 
 
-@pytest.mark.parametrize("dense", [1 << 18, 8])
 @pytest.mark.parametrize("k", [2, 4, 6, 8])
 @pytest.mark.parametrize("name", sorted(GRAPHS))
-def test_elimination_finds_the_same(name: str, k: int, dense: int) -> None:
+def test_elimination_finds_the_same(name: str, k: int) -> None:
     problem = problem_of(GRAPHS[name](), k)
-    space = space_of(problem, recursion(problem), range(len(problem.factors)), Limits())
-    assert space is not None
-    graph = assemble(space, None, dense)
+    graph = all_tables(problem).graph
     found = integer_program(graph)
     assert found.columns == columns_of(graph)
     assert found.cost == found.bound == minimise(graph).cost
@@ -49,9 +44,7 @@ def test_elimination_finds_the_same(name: str, k: int, dense: int) -> None:
 
 def test_a_deep_step() -> None:
     problem = problem_of(steps.training(64, (96, 160, 64, 128, 96, 160, 64, 128, 96)), 4)
-    space = space_of(problem, recursion(problem), range(2), Limits())
-    assert space is not None
-    graph = assemble(space, None, 1 << 18)
+    graph = all_tables(problem).graph
     least = minimise(graph).cost
     assert integer_program(graph).cost == least
     assert (

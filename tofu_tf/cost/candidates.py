@@ -20,6 +20,7 @@ from tofu_tf.tdl.splitting import digits
 MOST_WAYS = 1024
 
 Axes = tuple[str | None, ...]
+FREE = "*"  # in a pattern of axes: any
 Way = tuple[str, Axes]  # body, one axis per cut
 
 
@@ -43,6 +44,10 @@ class Stack:
         """[ways, workers] elements."""
         volume = np.prod(np.maximum(self.hi - self.lo, 0), axis=2, dtype=np.int64)
         return np.where(self.present, volume, 0)
+
+    def only(self, ways: IntArray) -> Stack:
+        """Those of some ways."""
+        return Stack(self.lo[ways], self.hi[ways], self.present[ways])
 
     def at(self, way: int) -> Regions:
         return Regions(self.lo[way], self.hi[way], self.present[way])
@@ -72,6 +77,7 @@ def candidates_of(
     whole_at: Sequence[bool],
     prefixes: Sequence[Way] | None = None,
     once: bool = False,
+    pattern: Axes | None = None,
 ) -> Candidates:
     """The ways to cut an operator over `factors`, in order of preference.
 
@@ -87,13 +93,17 @@ def candidates_of(
       prefixes: ways over ``factors[:-1]`` that alone are continued; None: all.
       once: whether no part of the work may be done twice; then worker 0 does it when it cannot be
         cut.
+      pattern: the axis of every cut that is settled, FREE for the others; of any body that has all
+        of them.
     """
     found: list[tuple[Applied, tuple[Axes, ...]]] = []
     for applied in described.applied:
         starts = None
         if prefixes is not None:
             starts = tuple(axes for body, axes in prefixes if body == applied.variant.name)
-        found.append((applied, _enumerate(applied, factors, whole_at, starts)))
+        if pattern is not None and not set(pattern) - {None, FREE} <= set(applied.axes):
+            continue
+        found.append((applied, _enumerate(applied, factors, whole_at, starts, pattern)))
 
     def left_out(axes: Axes) -> int:
         return sum(a is None and not w for a, w in zip(axes, whole_at, strict=True))
@@ -141,6 +151,7 @@ def _enumerate(
     factors: tuple[int, ...],
     whole_at: Sequence[bool],
     starts: Sequence[Axes] | None,
+    pattern: Axes | None = None,
 ) -> tuple[Axes, ...]:
     extents = applied.description.extents
     reduced = frozenset().union(*(w.over for w in applied.description.writes))
@@ -157,11 +168,16 @@ def _enumerate(
     for s in range(first, len(factors)):
         longer: list[Axes] = []
         for axes in ways:
+            if pattern is not None and pattern[s] != FREE:
+                longer.append((*axes, pattern[s]))
+                continue
             possible = [a for a in order if extents[a] >= parts(axes, a) * factors[s]]
             longer += [(*axes, a) for a in possible]
             if whole_at[s] or not possible:
                 longer.append((*axes, None))
         ways = longer
+    if pattern is not None:
+        ways = [w for w in ways if all(extents[a] >= parts(w, a) for a in w if a is not None)]
     legal = _legal(applied.description, ways, factors)
     kept = tuple(axes for axes, ok in zip(ways, legal, strict=True) if ok)
     # a description whose every cut would have holes is still run whole

@@ -20,7 +20,7 @@ import numpy as np
 
 from tofu_tf.coarsen.groups import HOME, UNUSED, Operator, Place
 from tofu_tf.cost import candidates
-from tofu_tf.cost.candidates import Candidates, Stack, Way, Written
+from tofu_tf.cost.candidates import Axes, Candidates, Stack, Way, Written
 from tofu_tf.plan import transfers
 from tofu_tf.plan.layouts import Layout, layout_regions
 from tofu_tf.tdl.regions import IntArray, Regions
@@ -33,12 +33,25 @@ Choices = tuple[Layout, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrices:
-    """An operator's cost: `base` [ways] plus `parts[n]` [ways, choices] of each group around it."""
+    """An operator's cost: `base` [ways] plus `parts[n]` [ways, choices] of each group around it.
+
+    `sources`: the candidates that the ways are of, and their rows there.
+    """
 
     ways: tuple[Way, ...]
     home: bool
     base: IntArray
     parts: tuple[IntArray, ...]
+    sources: tuple[tuple[Candidates, IntArray], ...]
+
+    def need(self, slot: int) -> Stack:
+        """What every way needs of an input."""
+        stacks = [made.reads[slot].only(rows) for made, rows in self.sources]
+        return Stack(
+            np.concatenate([s.lo for s in stacks]),
+            np.concatenate([s.hi for s in stacks]),
+            np.concatenate([s.present for s in stacks]),
+        )
 
     def entries(self) -> int:
         """Entries of the whole table."""
@@ -65,24 +78,40 @@ class Matrices:
     def only(self, kept: Sequence[IntArray]) -> Matrices:
         """With these choices of every group alone."""
         parts = tuple(p[:, k] for p, k in zip(self.parts, kept, strict=True))
-        return Matrices(self.ways, self.home, self.base, parts)
+        return Matrices(self.ways, self.home, self.base, parts, self.sources)
 
-    def reduced(self) -> Matrices:
-        """Without the ways that in no entry are better than another one."""
-        rows = np.concatenate([self.base[:, None], *self.parts], axis=1)
-        _, first = np.unique(rows, axis=0, return_index=True)
-        keep = np.sort(first)
-        if len(keep) <= 512:
-            r = rows[keep]
-            below = np.all(r[None, :, :] <= r[:, None, :], axis=2)  # [a, b]: b is nowhere above a
-            np.fill_diagonal(below, False)
-            keep = keep[~below.any(axis=1)]
+    def of(self, keep: IntArray) -> Matrices:
+        """With these ways alone, in this (ascending) order."""
+        sources, start = [], 0
+        for made, rows in self.sources:
+            own = keep[(keep >= start) & (keep < start + len(rows))] - start
+            sources.append((made, rows[own]))
+            start += len(rows)
         return Matrices(
             tuple(self.ways[i] for i in keep),
             self.home,
             self.base[keep],
             tuple(p[keep] for p in self.parts),
+            tuple(sources),
         )
+
+    def reduced(self, apart: IntArray | None = None) -> Matrices:
+        """Without the ways that in no entry are better than another one.
+
+        `apart` [ways, ...]: what must be equal for one way to stand for another.
+        """
+        rows = np.concatenate([self.base[:, None], *self.parts], axis=1)
+        if apart is None:
+            apart = np.zeros((len(rows), 0), np.int64)
+        _, first = np.unique(np.concatenate([rows, apart], axis=1), axis=0, return_index=True)
+        keep = np.sort(first)
+        if len(keep) <= 512:
+            r, a = rows[keep], apart[keep]
+            below = np.all(r[None, :, :] <= r[:, None, :], axis=2)  # [a, b]: b is nowhere above a
+            below &= np.all(a[None, :, :] == a[:, None, :], axis=2)
+            np.fill_diagonal(below, False)
+            keep = keep[~below.any(axis=1)]
+        return self.of(keep)
 
     def cheapest(self, chosen: Sequence[int]) -> tuple[int, int]:
         """Index of the first cheapest way, and its bytes, for one choice of every group."""
@@ -107,29 +136,50 @@ class Pricing:
         factors: tuple[int, ...],
         choices: Mapping[int, Choices],
         prefixes: tuple[Way, ...] | None = None,
+        weights: tuple[int, ...] | None = None,
+        pattern: Axes | None = None,
     ) -> Matrices:
         """The operator's cost over the `choices` of the groups around it, as `operator.groups`.
 
-        `prefixes`: ways over the earlier cuts that alone are continued, where there are very many
-        ways.
+        Args:
+          prefixes: ways over the earlier cuts that alone are continued, where there are very many
+            ways.
+          weights: how many tensors are read at each input; outputs and all else then count once for
+            each of the operator's nodes. None: one node's cost.
+          pattern: an axis for every cut, or candidates.FREE where any is allowed.
         """
         around = operator.groups
         alike = _alike(operator, choices)
         if len(alike) > 1:
             return _merged(
                 [
-                    (kept, self.matrices(operator, factors, _kept(around, choices, kept), prefixes))
+                    (
+                        kept,
+                        self.matrices(
+                            operator,
+                            factors,
+                            _kept(around, choices, kept),
+                            prefixes,
+                            weights,
+                            pattern,
+                        ),
+                    )
                     for kept in alike
                 ],
                 tuple(len(choices[g]) for g in around),
             )
         local = {g: n for n, g in enumerate(around)}
         slots = tuple(local.get(g, g) for g in (*operator.inputs, *operator.outputs))
-        ways = self._ways(operator, factors, choices, prefixes)
+        ways = self._ways(operator, factors, choices, prefixes, pattern)
         layouts = tuple(choices[g] for g in around)
-        key = (id(ways), slots, layouts, operator.versions, operator.internal, factors)
+        times = 1 if weights is None else len(operator.nodes)
+        weights = weights or (1,) * len(operator.inputs)
+        kind = (operator.versions, operator.internal, weights, times)
+        key = (id(ways), slots, layouts, kind, factors)
         if key not in self._matrices:
-            self._matrices[key] = self._price(operator, ways, factors, layouts, slots)
+            self._matrices[key] = self._price(
+                operator, ways, factors, layouts, slots, (*weights, *[times] * len(slots))
+            )
         return self._matrices[key]
 
     def can_write(
@@ -150,6 +200,7 @@ class Pricing:
         factors: tuple[int, ...],
         choices: Mapping[int, Choices],
         prefixes: tuple[Way, ...] | None,
+        pattern: Axes | None = None,
     ) -> Candidates:
         described = operator.described
         at_home = operator.place is Place.HOME or any(
@@ -170,7 +221,7 @@ class Pricing:
         elif at_home or operator.place is Place.COPIED:
             key = (described.signature, factors, at_home)
         else:
-            key = (described.signature, factors, whole_at, kept, operator.once)
+            key = (described.signature, factors, whole_at, kept, operator.once, pattern)
         if key in self._candidates:
             pass
         elif described is None:
@@ -181,7 +232,7 @@ class Pricing:
             self._candidates[key] = candidates.whole(described, factors)
         else:
             self._candidates[key] = candidates.candidates_of(
-                described, factors, whole_at, kept, operator.once
+                described, factors, whole_at, kept, operator.once, pattern
             )
         return self._candidates[key]
 
@@ -192,8 +243,10 @@ class Pricing:
         factors: tuple[int, ...],
         layouts: tuple[Choices, ...],
         slots: tuple[int, ...],
+        weights: tuple[int, ...],
     ) -> Matrices:
         base = ways.internal * (max(4, operator.input_itemsizes[0]) if ways.internal.any() else 0)
+        base = base * weights[-1]
         parts = [np.zeros((len(ways.ways), len(c)), np.int64) for c in layouts]
         n_in, own = len(operator.inputs), _own(operator)
         for slot, at in enumerate(slots):
@@ -219,11 +272,14 @@ class Pricing:
                 else:
                     self._columns[key] = in_place(ways.writes[o], held)
             column = self._columns[key]
+            if kind != "version":
+                column = column * weights[slot]
             if at >= 0:
                 parts[at] = parts[at] + column
             else:
                 base = base + column[:, 0]
-        return Matrices(ways.ways, ways.home, base, tuple(parts))
+        every = np.arange(len(ways.ways))
+        return Matrices(ways.ways, ways.home, base, tuple(parts), ((ways, every),))
 
 
 def _own(operator: Operator) -> int:
@@ -269,6 +325,7 @@ def _merged(made: Sequence[tuple[Kept, Matrices]], counts: Sequence[int]) -> Mat
         made[0][1].home,
         np.concatenate([m.base for _, m in made]),
         tuple(np.concatenate(p) for p in parts),
+        tuple(source for _, m in made for source in m.sources),
     )
 
 

@@ -51,7 +51,8 @@ class Plan:
     """A decision for every tensor and operator of one graph on one machine.
 
     `predicted_bytes`: bytes that cross between devices in one step (feeds and results apart).
-    `search_bytes`: the objective's value at the optimum, an upper bound of it (fetches not shared).
+    `search_bytes`: the objective's value at the optimum; above it by what worker 0 hands out to
+    several readers, by pieces that nobody needs, and where very many readers share a tensor.
     `bound`: no plan by the same rules has fewer search_bytes; None where nothing is known.
     `reasons`: for tensors that are not cut, why. `whole`: by node, what runs whole as nothing says
     how it could be cut.

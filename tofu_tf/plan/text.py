@@ -84,7 +84,7 @@ def certificate_lines(plan: Plan) -> tuple[str, ...]:
     percent = math.ceil(plan.gap * 1e4) / 100
     close = "optimal" if plan.gap == 0 else f"within {percent:.2f}% of optimal"
     if plan.search_bytes != plan.predicted_bytes:
-        close += f" by {bytes_text(plan.search_bytes)}, shared fetches counted for each reader"
+        close += f" by {bytes_text(plan.search_bytes)}, what is small counted for each reader"
     return (f"certificate: {close}",)
 
 

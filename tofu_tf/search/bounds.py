@@ -69,8 +69,9 @@ def bound(
             return Bound(limit, tuple(np.full(n, np.inf) for n in graph.sizes), chosen)
         if lower - before < LEAST_GAIN * (limit - lower):
             break
-    lower = min(state.lower(), limit)
-    regrets = tuple(state.regrets(v, n, lower) for v, n in enumerate(graph.sizes))
+    minima = state.minima()
+    lower = min(math.ceil(minima), limit)
+    regrets = tuple(state.regrets(v, n, minima, lower) for v, n in enumerate(graph.sizes))
     return Bound(lower, regrets, chosen)
 
 
@@ -128,15 +129,15 @@ class _State:
 
     def _without_impossible(self) -> None:
         """Drops choices that some table forbids whatever the others are."""
-        waiting = list(self.order)
+        waiting = dict.fromkeys(self.order)
         while waiting:
-            v = waiting.pop()
+            v, _ = waiting.popitem()
             fine = np.isfinite(self.single[v])
             for table in self.around[v]:
                 fine &= np.isfinite(table.minimum(v))
             if not fine.all():
                 self._keep(v, fine)
-                waiting += [u for t in self.around[v] for u in t.scope if u != v]
+                waiting |= {u: None for t in self.around[v] for u in t.scope if u != v}
 
     def _keep(self, v: int, fine: npt.NDArray[np.bool_]) -> None:
         self.kept[v] = self.kept[v][fine]
@@ -149,9 +150,9 @@ class _State:
         return any(not len(k) for k in self.kept)
 
     def lower(self) -> int:
-        return math.ceil(self._minima())
+        return math.ceil(self.minima())
 
-    def _minima(self) -> float:
+    def minima(self) -> float:
         """The sum of all minima. Solutions cost whole numbers, so the next one is a bound too."""
         if self.empty:
             return float(FORBIDDEN)
@@ -193,12 +194,14 @@ class _State:
             at[v] = int(np.argmin(total))
         return tuple(int(k[at[v]]) for v, k in enumerate(self.kept))
 
-    def regrets(self, v: int, choices: int, lower: int) -> Costs:
-        """[choices] how much more than `lower` any solution costs that has the choice."""
+    def regrets(self, v: int, choices: int, minima: float, lower: int) -> Costs:
+        """[choices] how much more than `lower` any solution costs that has the choice; `minima` is
+        `lower` before it was rounded.
+        """
         found = np.full(choices, np.inf)
         total, own = self._collected(v)
         # rounded as `lower` is, with the rest before it: what is rounded twice may be too much
-        least = np.ceil(self._minima() - own + total)
+        least = np.ceil(minima - own + total)
         found[self.kept[v]] = np.maximum(least - lower, 0)
         return found
 

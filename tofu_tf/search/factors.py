@@ -39,6 +39,16 @@ class FactorGraph:
         sizes = tuple(1 if v == variable else n for v, n in enumerate(self.sizes))
         return FactorGraph(sizes, tables, self.constant)
 
+    def only(self, kept: Sequence[IntArray]) -> FactorGraph:
+        """The same with some choices of every variable, by their numbers."""
+        tables: dict[tuple[int, ...], IntArray] = {}
+        for scope, table in self.tables.items():
+            for axis, v in enumerate(scope):
+                if len(kept[v]) < self.sizes[v]:
+                    table = table.take(kept[v], axis=axis)
+            tables[scope] = table
+        return FactorGraph(tuple(len(k) for k in kept), tables, self.constant)
+
     def components(self) -> Iterator[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
         """(variables, scopes) of the connected parts."""
         parent = list(range(len(self.sizes)))

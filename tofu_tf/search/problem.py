@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 from tofu_tf import errors
 from tofu_tf.coarsen.groups import Coarse, Group, Operator
 from tofu_tf.cost.candidates import Way
-from tofu_tf.cost.communication import FORBIDDEN, Choices, Matrices, Pricing
+from tofu_tf.cost.communication import Choices, Pricing
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.plan.machine import Machine
-from tofu_tf.search.factors import Collecting, FactorGraph
-
-# An operator whose table would have more entries gets a variable for its way to be cut, and one
-# table per group.
-MOST_TABLE_ENTRIES = 1 << 14
-
-# Entries of an operator's table times its ways, above which the ways are thinned out first.
-MOST_WORK = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,80 +91,20 @@ def _writable(problem: Problem, group: Group, layout: Layout) -> bool:
     )
 
 
-def factor_graph(
-    problem: Problem,
-    cuts: int,
-    choices: Sequence[Choices],
-    prefixes: Sequence[tuple[Way, ...] | None],
-) -> tuple[FactorGraph, tuple[Matrices | None, ...]]:
-    """Costs of all operators over ``factors[:cuts]``; variable g is group g, then those of
-    operators.
-
-    `choices[g]`: layouts of group g. `prefixes[o]`: ways of operator o that alone are continued.
-    Operators inside one group cost nothing and have no matrices.
-
-    Raises:
-      PlanError: operators that cannot run under any of the choices.
-    """
-    factors = problem.factors[:cuts]
-    collecting = Collecting([len(c) for c in choices])
-    around = dict(enumerate(choices))
-    made: list[Matrices | None] = []
-    impossible: list[str] = []
-    for operator, prefix in zip(problem.coarse.operators, prefixes, strict=True):
-        if operator.internal:
-            made.append(None)
-            continue
-        matrices = problem.pricing.matrices(operator, factors, around, prefix)
-        made.append(matrices)
-        if not _add(collecting, operator, matrices):
-            impossible.append(f"{operator.nodes[0]} ({_op(operator)})")
-    if impossible:
+def refuse_impossible(problem: Problem, operators: Sequence[int]) -> None:
+    """Nothing; raises PlanError when there are `operators` that no choice allows, by position."""
+    if operators:
+        found = [problem.coarse.operators[o] for o in operators]
         raise errors.PlanError(
-            ", ".join(impossible),
+            ", ".join(f"{operator.nodes[0]} ({_op(operator)})" for operator in found),
             "cannot write its variable as that is cut, in any way",
             "an operator that can be cut along some dimension of the variable that it updates",
             "pin the variable to be copied, for example constraints={name: (None, ...)}",
         )
-    return collecting.graph(), tuple(made)
 
 
 def _op(operator: Operator) -> str:
     return operator.described.entry.name if operator.described is not None else "no description"
-
-
-def _add(collecting: Collecting, operator: Operator, matrices: Matrices) -> bool:
-    """Adds an operator's costs; False when all are forbidden."""
-    scope, times = operator.groups, len(operator.nodes)
-    entries = math.prod(p.shape[1] for p in matrices.parts)
-    if entries * len(matrices.base) > MOST_WORK:
-        matrices = matrices.reduced()
-    if entries <= MOST_TABLE_ENTRIES and entries * len(matrices.base) <= MOST_WORK:
-        table = matrices.table()
-        collecting.add(scope, table, times)
-        return bool(table.min() < FORBIDDEN)
-    matrices = matrices.reduced()
-    way = collecting.variable(len(matrices.base))
-    collecting.add((way,), matrices.base, times)
-    for g, part in zip(scope, matrices.parts, strict=True):
-        collecting.add((way, g), part, times)
-    return True
-
-
-def ways_of(
-    problem: Problem, layouts: Sequence[Layout], prefixes: Sequence[tuple[Way, ...] | None]
-) -> tuple[tuple[Way, bool], ...]:
-    """The first cheapest way to cut every operator under `layouts`, and whether at home."""
-    around = {g: (layout,) for g, layout in enumerate(layouts)}
-    found = []
-    for operator, prefix in zip(problem.coarse.operators, prefixes, strict=True):
-        if operator.internal:
-            found.append(way_inside(problem, operator, layouts))
-            continue
-        matrices = problem.pricing.matrices(operator, problem.factors, around, prefix)
-        best, _ = matrices.cheapest([0] * len(operator.groups))
-        found.append((matrices.ways[best], matrices.home))
-    return tuple(found)
 
 
 def way_inside(problem: Problem, operator: Operator, layouts: Sequence[Layout]) -> tuple[Way, bool]:

@@ -1,17 +1,23 @@
 """The paper's search: one cut after the other, each at its exact optimum (section 5 of the paper).
 
-Cut s is chosen with the earlier ones settled; the cost of a choice is the exact bytes among the
-``k1 * ... * ks`` workers that exist after it, over all ways to cut each operator so often, so the
-last cut's minimum is the plan's cost.
+Cut s is chosen with the earlier ones settled, of tensors and of operators; the cost of a choice is
+the exact bytes among the ``k1 * ... * ks`` workers that exist after it, a region that several
+operators need paid once, so the last cut's minimum is the plan's cost.
 """
 
 from __future__ import annotations
 
-from tofu_tf.cost import candidates
-from tofu_tf.cost.candidates import Way
+from collections.abc import Sequence
+
+from tofu_tf.cost.candidates import FREE, Axes
+from tofu_tf.cost.communication import Choices
 from tofu_tf.plan.layouts import Layout
-from tofu_tf.search.elimination import minimise
-from tofu_tf.search.problem import Outcome, Problem, extended, factor_graph, ways_of
+from tofu_tf.search.elimination import MOST_ENTRIES, demand, minimise
+from tofu_tf.search.problem import Outcome, Problem, extended, uncut_reasons, way_inside
+from tofu_tf.search.sharing import Settled, Sharing
+
+# Entries of all tables of one elimination; a graph that takes more is folded (see `solve`).
+MOST_TOTAL = 1 << 27
 
 
 def recursion(problem: Problem) -> Outcome:
@@ -20,37 +26,55 @@ def recursion(problem: Problem) -> Outcome:
     Raises:
       PlanError: operators that no choice allows, or a graph too entangled to be solved exactly.
     """
-    operators = problem.coarse.operators
-    layouts = [
-        Layout((), g.fixed.home if g.fixed is not None else False) for g in problem.coarse.groups
-    ]
-    reasons: dict[int, list[str]] = {}
-    prefixes: list[tuple[Way, ...] | None] = [None] * len(operators)
-    cost = 0
+    return outcome_of(problem, cut_by_cut(Sharing(problem)))
+
+
+def cut_by_cut(sharing: Sharing) -> Settled:
+    """The last of the cuts, each settled with those before."""
+    problem = sharing.problem
+    groups, operators = problem.coarse.groups, problem.coarse.operators
+    layouts = tuple(Layout((), g.fixed.home if g.fixed is not None else False) for g in groups)
+    settled = Settled(layouts, ((("", ()), False),) * len(operators), 0)
     for s in range(len(problem.factors)):
-        choices = []
-        for group, layout in zip(problem.coarse.groups, layouts, strict=True):
-            possible, reason = extended(problem, group, layout)
-            choices.append(possible)
-            if possible[0].cuts[-1] is None and reason not in reasons.setdefault(group.id, []):
-                reasons[group.id].append(reason)
-        graph, made = factor_graph(problem, s + 1, choices, prefixes)
-        solution = minimise(graph)
-        cost = solution.cost
-        layouts = [c[n] for c, n in zip(choices, solution.chosen, strict=False)]
-        for o, (operator, matrices) in enumerate(zip(operators, made, strict=True)):
-            described = operator.described
-            if (
-                matrices is not None
-                and described is not None
-                and s + 1 < len(problem.factors)
-                and candidates.count_ways(described, s + 2) > candidates.MOST_WAYS
-            ):
-                best, _ = matrices.cheapest([solution.chosen[g] for g in operator.groups])
-                prefixes[o] = (matrices.ways[best],)
-    return Outcome(
-        tuple(layouts),
-        ways_of(problem, layouts, prefixes),
-        cost,
-        {g: "; ".join(texts) for g, texts in reasons.items() if texts},
+        choices = [
+            extended(problem, group, layout)[0]
+            for group, layout in zip(groups, settled.layouts, strict=True)
+        ]
+        patterns: list[Axes | None] = [None] * len(operators)
+        if s:
+            patterns = [(*axes, FREE) if axes else None for (_, axes), _ in settled.ways]
+        settled = solve(sharing, choices, patterns, s + 1)
+    return settled
+
+
+def solve(
+    sharing: Sharing, choices: Sequence[Choices], patterns: Sequence[Axes | None], cuts: int
+) -> Settled:
+    """The cheapest of the `choices`, with ways that follow the `patterns`.
+
+    Where the graph is too entangled, groups and operators that look alike are decided alike, as
+    little as need be: the steps of an unrolled recurrent net become one (section 5.1 of the paper).
+
+    Raises:
+      PlanError: see `minimise`.
+    """
+    while True:
+        tables = sharing.tables(choices, patterns, cuts, sharing.folds[sharing.level])
+        largest, total = demand(list(tables.graph.tables), tables.graph.sizes)
+        if largest <= MOST_ENTRIES and total <= MOST_TOTAL:
+            break
+        if sharing.level + 1 == len(sharing.folds):
+            break
+        sharing.level += 1  # as entangled for the next cut
+    solution = minimise(tables.graph)
+    return tables.settled(solution.chosen, solution.cost)
+
+
+def outcome_of(problem: Problem, settled: Settled, bound: int | None = None) -> Outcome:
+    """The outcome that the settled layouts and ways are."""
+    ways = tuple(
+        way_inside(problem, operator, settled.layouts) if operator.internal else way
+        for operator, way in zip(problem.coarse.operators, settled.ways, strict=True)
     )
+    reasons = uncut_reasons(problem, settled.layouts)
+    return Outcome(settled.layouts, ways, settled.bytes, reasons, bound)

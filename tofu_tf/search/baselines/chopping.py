@@ -8,6 +8,7 @@ from tofu_tf.coarsen.groups import Operator
 from tofu_tf.cost.communication import Matrices
 from tofu_tf.search.baselines import rules
 from tofu_tf.search.problem import Outcome, Problem
+from tofu_tf.search.sharing import Ruling
 from tofu_tf.tdl.regions import IntArray
 
 
@@ -33,18 +34,18 @@ def icml18(problem: Problem) -> Outcome:
     (Jia et al., "Exploring hidden dimensions", ICML 2018, with one configuration for each layer.)
     """
 
-    def rule(operator: Operator, matrices: Matrices) -> Matrices:
-        straight = rules.only_ways(matrices, [len(set(axes)) == 1 for _, axes in matrices.ways])
+    def rule(operator: Operator, matrices: Matrices) -> Ruling:
+        straight = np.array([len(set(axes)) == 1 for _, axes in matrices.ways])
         described = operator.described
         if described is None:
-            return straight
+            return rules.only_ways(matrices, straight)
         summed = {
             applied.variant.name: frozenset().union(*(w.over for w in applied.description.writes))
             for applied in described.applied
         }
-        return rules.only_ways(
-            straight, [not summed[body].intersection(axes) for body, axes in straight.ways]
-        )
+        outer = np.array([not summed[body].intersection(axes) for body, axes in matrices.ways])
+        both = straight & outer
+        return rules.only_ways(matrices, both if both.any() else straight)
 
     return rules.cheapest(
         problem, [rules.each_dimension(problem, g) for g in problem.coarse.groups], rule

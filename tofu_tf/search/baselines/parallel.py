@@ -7,9 +7,10 @@ from __future__ import annotations
 import numpy as np
 
 from tofu_tf.coarsen.groups import Group, Operator
-from tofu_tf.cost.communication import FORBIDDEN, Choices, Matrices
+from tofu_tf.cost.communication import Choices, Matrices
 from tofu_tf.search.baselines import rules
 from tofu_tf.search.problem import Outcome, Problem
+from tofu_tf.search.sharing import Ruling
 
 
 def data_parallel(problem: Problem) -> Outcome:
@@ -18,7 +19,7 @@ def data_parallel(problem: Problem) -> Outcome:
     """
     batch = rules.batch_dimensions(problem)
 
-    def rule(operator: Operator, matrices: Matrices) -> Matrices:
+    def rule(operator: Operator, matrices: Matrices) -> Ruling:
         return rules.only_ways(matrices, rules.batch_ways(operator, batch, matrices))
 
     return rules.cheapest(
@@ -41,7 +42,7 @@ def fully_sharded(problem: Problem) -> Outcome:
         # whole rows if they suffice, as frameworks cut flattened weights
         return list(range(len(group.shape))) if rules.has_variable(problem, group) else []
 
-    def rule(operator: Operator, matrices: Matrices) -> Matrices:
+    def rule(operator: Operator, matrices: Matrices) -> Ruling:
         return rules.only_ways(matrices, rules.batch_ways(operator, batch, matrices))
 
     return rules.cheapest(
@@ -69,16 +70,14 @@ def megatron(problem: Problem) -> Outcome:
             return tuple(dict.fromkeys(cut)) or (whole,)
         return tuple(dict.fromkeys((whole, *found)))
 
-    def rule(operator: Operator, matrices: Matrices) -> Matrices:
-        parts = tuple(
-            np.where(part > 0, FORBIDDEN, part)
-            if g in weights and len(groups[g].shape) > 1
-            else part
+    def rule(operator: Operator, matrices: Matrices) -> Ruling:
+        every = np.arange(len(matrices.base))
+        allowed = tuple(
+            part == 0 if g in weights and len(groups[g].shape) > 1 else None
             for g, part in zip(operator.groups, matrices.parts, strict=True)
         )
-        unmoved = Matrices(matrices.ways, matrices.home, matrices.base, parts)
-        total = matrices.base + sum(p.min(axis=1) for p in parts)
-        return unmoved if total.min() < FORBIDDEN else matrices
+        possible = np.all([a.any(axis=1) for a in allowed if a is not None], axis=0)
+        return Ruling(every, allowed if np.any(possible) else (None,) * len(allowed))
 
     groups = problem.coarse.groups
     return rules.cheapest(problem, [choices(g) for g in groups], rule)

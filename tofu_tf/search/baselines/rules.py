@@ -7,23 +7,21 @@ best by the one measure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tofu_tf import errors
 from tofu_tf.coarsen.groups import Group, Operator
 from tofu_tf.cost import candidates
 from tofu_tf.cost.candidates import Way
 from tofu_tf.cost.communication import FORBIDDEN, Choices, Matrices
 from tofu_tf.graph.ir import PLACEHOLDER
 from tofu_tf.plan.layouts import Layout
-from tofu_tf.search.elimination import minimise
 from tofu_tf.search.problem import Outcome, Problem
-from tofu_tf.search.spaces import Limits, Space, assemble, outcome_of
+from tofu_tf.search.recursion import outcome_of, solve
+from tofu_tf.search.sharing import Rule, Ruling, Settled, Sharing
 from tofu_tf.tdl.descriptions import Dims
-
-# What an operator's matrices become under a baseline's rules.
-Rule = Callable[[Operator, Matrices], Matrices]
 
 
 def along(problem: Problem, group: Group, dims: Sequence[int]) -> Layout:
@@ -144,26 +142,21 @@ def cheapest(problem: Problem, choices: Sequence[Choices], rule: Rule | None = N
     Where no solution obeys the rule, it is left out. Of operators with very many ways those alone
     count that go along one axis but for the last cut.
     """
-    around = dict(enumerate(choices))
-    made: list[Matrices | None] = []
-    for operator in problem.coarse.operators:
-        if operator.internal:
-            made.append(None)
-            continue
-        prefixes = straight(problem, operator)
-        made.append(problem.pricing.matrices(operator, problem.factors, around, prefixes))
-    dense = Limits().dense
+    cuts = len(problem.factors)
+    patterns = [None] * len(problem.coarse.operators)
+
+    def under(given: Rule | None) -> Settled:
+        sharing = Sharing(problem, given, lambda operator: straight(problem, operator))
+        return solve(sharing, choices, patterns, cuts)
+
     if rule is not None:
-        ruled = tuple(
-            None if m is None else rule(operator, m)
-            for operator, m in zip(problem.coarse.operators, made, strict=True)
-        )
-        space = Space(problem, tuple(choices), ruled)
-        solution = minimise(assemble(space, None, dense))
-        if solution.cost < FORBIDDEN:
-            return outcome_of(space, None, solution)
-    space = Space(problem, tuple(choices), tuple(made))
-    return outcome_of(space, None, minimise(assemble(space, None, dense)))
+        try:
+            settled = under(rule)
+        except errors.PlanError:  # some operator has no way that obeys
+            settled = under(None)
+        if settled.bytes < FORBIDDEN:
+            return outcome_of(problem, settled)
+    return outcome_of(problem, under(None))
 
 
 def straight(problem: Problem, operator: Operator) -> tuple[Way, ...] | None:
@@ -180,14 +173,7 @@ def straight(problem: Problem, operator: Operator) -> tuple[Way, ...] | None:
     )
 
 
-def only_ways(matrices: Matrices, fine: Sequence[bool]) -> Matrices:
-    """With these ways alone; all of them where none is fine."""
+def only_ways(matrices: Matrices, fine: Sequence[bool] | np.ndarray) -> Ruling:
+    """These ways alone; all of them where none is fine."""
     rows = np.flatnonzero(np.array(fine))
-    if not len(rows):
-        return matrices
-    return Matrices(
-        tuple(matrices.ways[r] for r in rows),
-        matrices.home,
-        matrices.base[rows],
-        tuple(p[rows] for p in matrices.parts),
-    )
+    return Ruling(rows if len(rows) else np.arange(len(fine)), (None,) * len(matrices.parts))
