@@ -80,7 +80,7 @@ def test_the_table(golden: Callable[..., None]) -> None:
         (
             1000,
             900,
-            ("certificate: optimal by 1000 B, shared fetches counted for each reader",),
+            ("certificate: optimal by 1000 B, what is small counted for each reader",),
         ),
         (800, 1000, ("certificate: within 25.00% of optimal",)),
         (999, 1000, ("certificate: within 0.11% of optimal",)),

@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tofu_tf.pipeline import partition
 from tofu_tf.plan.plans import Plan
-from tofu_tf.report.counting import count_communication
+from tofu_tf.report.counting import count_communication, edge_nodes
 from tofu_tf.report.devices import device_shares
 from tofu_tf.report.tables import (
     count_text,
@@ -46,7 +46,8 @@ def placed() -> tuple[graph_pb2.GraphDef, Plan]:
 
 def test_the_devices(placed: tuple[graph_pb2.GraphDef, Plan], golden: Callable[..., None]) -> None:
     graph_def, plan = placed
-    counted = count_communication(graph_def, feeds=["x"])
+    feeds, _ = edge_nodes(graph_def)
+    counted = count_communication(graph_def, feeds)
     shares = device_shares(graph_def, counted)
     assert [s.variable_bytes for s in shares.devices] == [24 * 8 * 4] * 2
     assert not shares.unknown
