@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tofu_tf.capture.captured import Captured
 from tofu_tf.graph import traversal
-from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, Graph, Node, Ref
+from tofu_tf.graph.ir import CONST, PLACEHOLDER, VARIABLE, WEIGHT, Graph, Node, Ref
 from tofu_tf.ops.applicable import Describing
 from tofu_tf.plan import machine as machines
 from tofu_tf.plan.layouts import Layout
@@ -74,7 +74,7 @@ def random_plan(graph: Graph, workers: int, seed: int) -> Plan:
                 layouts[ref] = Layout((None,) * len(factors))
             else:
                 layouts[ref] = random_layout(graph.spec(ref).shape, len(factors), rng)
-        if node.op in (CONST, PLACEHOLDER, VARIABLE):
+        if node.op in (CONST, PLACEHOLDER, VARIABLE, WEIGHT):
             continue
         if node.writes:
             written = {of_variable[v] for v in node.writes}
