@@ -72,6 +72,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "average": lambda: O.SGD(0.1, use_ema=True, ema_momentum=0.9),
     "average that overwrites": lambda: O.SGD(0.1, use_ema=True, ema_overwrite_frequency=2),
     "weight decay": lambda: O.SGD(0.1, weight_decay=0.05),
+    "loss scale": lambda: keras.mixed_precision.LossScaleOptimizer(O.Adam(0.01), initial_scale=8.0),
     "legacy sgd": lambda: O.legacy.SGD(0.1),
     "legacy momentum": lambda: O.legacy.SGD(0.1, momentum=0.9),
     "legacy nesterov": lambda: O.legacy.SGD(0.1, momentum=0.9, nesterov=True),
