@@ -109,6 +109,24 @@ def test_which_constants_are_weights(value: np.ndarray, op: str) -> None:
     assert capture_graph_def(graph.as_graph_def(), ["y"]).graph.nodes["w"].op == op
 
 
+def test_what_runs_whole_reads_a_whole_weight() -> None:
+    """Nothing is cut that would be brought together again in every step."""
+
+    def body(x: Any, w: Any) -> None:
+        tf.abs(tf.raw_ops.LowerBound(sorted_inputs=x, values=w), "y")
+
+    with tf.Graph().as_default() as graph:
+        body(tf.compat.v1.placeholder(tf.float64, [20, 20]), tf.constant(R.randn(20, 20), name="w"))
+    captured = capture_graph_def(graph.as_graph_def(), ["y"])
+    plan = find_plan(captured.graph, imagined(2))
+    assert [w.op for w in plan.whole.values()] == ["LowerBound"]
+    (layout,) = (plan.layouts[r] for r in plan.layouts if r.node == "w")
+    assert layout.home
+    placed = apply_plan(captured.graph, plan)
+    counted = count_communication(placed.graph_def, placed.feed_nodes, placed.result_nodes)
+    assert counted.total == plan.predicted_bytes
+
+
 def test_a_wish_for_copies() -> None:
     """Every worker with a whole copy moves nothing."""
     captured, expected = frozen(*CASES["matrix"])

@@ -19,7 +19,7 @@ from tofu_tf.coarsen.groups import (
 )
 from tofu_tf.coarsen.ties import Ties, tie_elementwise, tie_versions
 from tofu_tf.graph import state, traversal
-from tofu_tf.graph.ir import CONST, Graph, Node, Ref
+from tofu_tf.graph.ir import CONST, WEIGHT, Graph, Node, Ref
 from tofu_tf.ops.applicable import AT_HOME, NO_DESCRIPTION, Describing
 from tofu_tf.plan.layouts import Layout
 
@@ -57,7 +57,7 @@ def coarsen(
         for name, refs in traversal.versions(graph).items()
         if name in kept or ((asked := wanted.get(graph.variables[name].ref)) and asked.home)
         for ref in refs
-    )
+    ) | _weights_at_home(graph, describing)
     ties = Ties(wanted)
     tie_versions(graph, ties)
     large = frozenset(
@@ -140,6 +140,19 @@ def kept_variables(graph: Graph, describing: Describing) -> dict[str, Node]:
         for name in node.variables.values():
             found.setdefault(name, node)
     return found
+
+
+def _weights_at_home(graph: Graph, describing: Describing) -> frozenset[Ref]:
+    """The weights that only nodes read which run whole: on worker 0, where these run."""
+    uses = traversal.consumers(graph)
+    whole = {node.name for node in undescribed(graph, describing)}
+    return frozenset(
+        ref
+        for node in graph
+        if node.op == WEIGHT
+        for ref in node.refs
+        if ref in uses and all(name in whole for name, _ in uses[ref])
+    )
 
 
 def _check_kept(graph: Graph, kept: Mapping[str, Node], wanted: Mapping[Ref, Layout]) -> None:
