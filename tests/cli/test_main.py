@@ -88,7 +88,9 @@ GOOD = {
     "plan_trained": f"plan {TRAINED} --devices=2 --constraints=w=None,d0",
     "show_frozen": "show frozen.pb --batch=16 --devices=4 --constraints=relu=None,d0d1",
     "show_trained": f"show {TRAINED} --devices=3",
-    "show_op": f"show {TRAINED} --devices=3 --op=loss --tensor=w",
+    "show_op": f"show {TRAINED} --devices=2 --op=loss --tensor=w --constraints=w=None,d0",
+    "ops_all": "ops --all",
+    "ops_trained": f"ops {TRAINED}",
 }
 
 
@@ -104,6 +106,10 @@ BAD = [
     ("pln frozen.pb", "no such command", "did you mean plan?"),
     ("plan", "no graph", "one GraphDef file"),
     ("plan a.pb b.pb", "2 arguments", "one GraphDef file"),
+    ("ops", "no graph", "one GraphDef file"),
+    ("ops frozen.pb", "x (None, 24)", "--batch"),
+    ("ops frozen.pb --batch=16 --markdown", "without --all", "--all --markdown"),
+    ("ops frozen.pb --all", "a graph, frozen.pb", "lists those of the graph"),
     ("plan --device=4 frozen.pb", "Unknown command line flag 'device'", "--helpfull"),
     ("plan frozen.pb --devices=none", "none", "--helpfull"),
     ("plan absent.pb", "No such file", "a readable file"),

@@ -121,6 +121,12 @@ def new_flags() -> flags.FlagValues:
         "show: a directory to write the graph to for TensorBoard.",
         flag_values=values,
     )
+    flags.DEFINE_bool(
+        "all", False, "ops: list every op that is described, without a graph.", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "markdown", False, "ops --all: as the tables of docs/ops.md.", flag_values=values
+    )
     return values
 
 

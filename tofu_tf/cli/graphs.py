@@ -58,24 +58,34 @@ def read(path: str) -> graph_pb2.GraphDef:
     return held.graph_def if isinstance(held, meta_graph_pb2.MetaGraphDef) else held
 
 
-def planned(path: str, values: Any, plan_file: str = "") -> Planned:
-    """The graph at `path` captured and planned as the flags say, or under the plan in a file.
+def captured(path: str, values: Any) -> tuple[Program, Graph]:
+    """The graph at `path`, and the part of it that the flags ask for, captured.
 
     Raises:
-      TofuError: whatever is wrong with graph, flags or plan.
+      TofuError: whatever is wrong with graph or flags.
     """
     program = load_program(path, values.fetches, values.targets, values.signature or None)
     graph_def = program.graph_def
     if not program.fetches and not program.targets:
         refuse(graph_def)
         program = dataclasses.replace(program, fetches=default_fetches(graph_def))
+    dynamic = values.undescribed == "whole"
+    found = capture_graph_def(
+        graph_def, program.fetches, program.targets, values.batch, dynamic=dynamic
+    )
+    return program, found.graph
+
+
+def planned(path: str, values: Any, plan_file: str = "") -> Planned:
+    """The graph at `path` captured and planned as the flags say, or under the plan in a file.
+
+    Raises:
+      TofuError: whatever is wrong with graph, flags or plan.
+    """
     constraints = parse_constraints(values.constraints)
     machine = machine_from_flags(values)
-    dynamic = values.undescribed == "whole"
-    graph = capture_graph_def(
-        graph_def, program.fetches, program.targets, values.batch, dynamic=dynamic
-    ).graph
-    nodes = {node.name: node for node in graph_def.node}
+    program, graph = captured(path, values)
+    nodes = {node.name: node for node in program.graph_def.node}
     tensors, operations = split_fetches(program.fetches, program.targets, nodes)
     describing = Describing(graph)
     if plan_file:
@@ -131,6 +141,7 @@ def default_fetches(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
 
 __all__ = [
     "Planned",
+    "captured",
     "default_fetches",
     "devices_of",
     "machine_from_flags",

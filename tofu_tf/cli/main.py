@@ -55,12 +55,19 @@ def _count(arguments: Sequence[str], values: Any) -> None:
     count.run(arguments, values)
 
 
+def _ops(arguments: Sequence[str], values: Any) -> None:
+    from tofu_tf.cli import ops
+
+    ops.run(arguments, values)
+
+
 # Commands import TensorFlow, so they are imported when they run.
 COMMANDS: Mapping[str, Command] = {
     "plan": Command("search how a GraphDef lies on the devices, print and save the plan", _plan),
     "show": Command("show each device's share of a GraphDef and what moves between them", _show),
     "rewrite": Command("write a graph placed on devices, which stock TensorFlow runs", _rewrite),
     "count": Command("count the bytes that a placed GraphDef moves between devices", _count),
+    "ops": Command("list the ops of a GraphDef, or with --all those that are described", _ops),
 }
 
 
