@@ -122,7 +122,8 @@ def ordinary(name: str) -> str:
 
 def trained(model: Any, batch: Any) -> list[Any]:
     """Losses and all variables after three epochs."""
-    losses = model.fit(*batch, batch_size=len(batch[1]), epochs=3, verbose=0).history
+    x, y, weights = (*batch, None)[:3]
+    losses = model.fit(x, y, len(y), 3, verbose=0, sample_weight=weights).history
     return [losses, {name: v.numpy() for name, v in variable_names(model)}]
 
 
@@ -261,28 +262,34 @@ def test_variables_of_a_program() -> None:
 
 def test_reading_a_value_is_refused_with_a_remedy() -> None:
     with abstract():
-        weight = tf.Variable(tf.ones(()), name="rate")
+        weight = tf.Variable(tf.ones(2000), name="rates")
+        small = tf.Variable(lambda: tf.fill((3,), 2.0))
 
     def step(x: Any) -> Any:
         with tf.init_scope():
-            scale = float(weight.numpy())
+            scale = float(weight.numpy()[0])
         return x * scale
 
-    remedy = r"variable rate(.|\n)*outside tofu_tf.abstract"
+    remedy = r"variable rates(.|\n)*outside tofu_tf.abstract"
     with pytest.raises(CaptureError, match=remedy):
         capture_function(step, (tf.TensorSpec((4,)),), abstract=True)
     assert "no value" in repr(weight)
     with pytest.raises(CaptureError, match=remedy):
         weight.numpy()
-    weight.assign(3.0)
-    assert weight.numpy() == 3
+    weight.assign(tf.fill(2000, 3.0))
+    assert weight.numpy()[0] == 3
+    assert small.numpy().tolist() == [2, 2, 2]  # as the schedule of an optimizer reads its counter
 
 
 def test_a_model_without_weights_does_not_run() -> None:
-    batch = batch_of("mlp-adam")
-    model = tofu_tf.distribute(fresh(MODELS["mlp-adam"][0], abstract), 2)
+    def make() -> keras.Model:
+        model = keras.Sequential([L.Input((40,)), L.Dense(50)])
+        model.compile("sgd", "mse")
+        return model
+
+    model = tofu_tf.distribute(fresh(make, abstract), 2)
     with pytest.raises(CaptureError, match="has no value"):
-        model.fit(*batch, verbose=0)
+        model.fit(np.ones((6, 40)), np.ones((6, 50)), verbose=0)
 
 
 def test_the_plan_of_a_model_is_the_one_it_trains_under() -> None:

@@ -16,13 +16,16 @@ from tofu_tf.capture.tensorflow_private import (
     scratch_graph,
 )
 
+_VALUED_ELEMENTS = 1024  # of a variable that can be read
+
 
 @contextlib.contextmanager
 def abstract() -> Iterator[None]:
     """Makes variables, those of Keras models included, of shape and dtype only: without memory.
 
     A model that is made inside can be planned (`tofu_tf.plan_step`), whatever its size, and not
-    run. Initial values are not computed where the shape is known without them, as it is in Keras.
+    run. Initial values are not computed where the shape is known without them, as it is in Keras;
+    that of a small variable is when it is read.
     """
     with _creating():
         yield
@@ -39,6 +42,16 @@ def _creating(made: list[tf.Variable] | None = None) -> Iterator[None]:
 
     with tf.variable_creator_scope(create):
         yield
+
+
+def check_value(variable: tf.Variable) -> None:
+    """Nothing where the variable has a value, which a small one is given when it is asked for.
+
+    Raises:
+      CaptureError: it is one made without.
+    """
+    if isinstance(variable, AbstractVariable):
+        variable.read_value()
 
 
 @contextlib.contextmanager
@@ -81,7 +94,11 @@ def _without_value(**keywords: Any) -> tf.Variable:
         of_initial = _spec(initial, dtype)
         shape = of_initial.shape if shape is None else shape
         dtype = of_initial.dtype if dtype is None else dtype
-    return AbstractVariable(shape=tf.TensorShape(shape), dtype=tf.as_dtype(dtype), **keywords)
+    shape, dtype = tf.TensorShape(shape), tf.as_dtype(dtype)
+    count = shape.num_elements()
+    if initial is not None and count is not None and count <= _VALUED_ELEMENTS:
+        keywords["initial"] = initial if callable(initial) else lambda: initial
+    return AbstractVariable(shape=shape, dtype=dtype, **keywords)
 
 
 def _spec(initial: Any, dtype: Any) -> tf.TensorSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -62,11 +62,19 @@ def control_outputs_of(graph: FuncGraph) -> list[tf.Operation]:
 class AbstractVariable(resource_variable_ops.ResourceVariable):
     """A variable of this shape and dtype that holds no value; TensorFlow takes it for any other.
 
-    UninitializedVariable is of another class than variables usually are, and some functions
-    (tf.cast) make other nodes of it.
+    `initial`: makes a value when one is read eagerly, for small ones: Keras computes with counters
+    and statistics while it makes a model. UninitializedVariable is of another class than variables
+    usually are, and some functions (tf.cast) make other nodes of it.
     """
 
-    def __init__(self, shape: tf.TensorShape, dtype: tf.DType, **keywords: Any) -> None:
+    def __init__(
+        self,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        initial: Callable[[], Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        self._initial = initial
         empty = resource_variable_ops.UninitializedVariable(shape=shape, dtype=dtype, **keywords)
         empty.handle._parent_trackable = weakref.ref(self)
         resource_variable_ops.BaseResourceVariable.__init__(
@@ -87,6 +95,9 @@ class AbstractVariable(resource_variable_ops.ResourceVariable):
         value = super()._read_variable_op(no_copy)
         # What was never assigned reads as a tensor without elements, of one dimension.
         if isinstance(value, EagerTensor) and not self.shape.is_compatible_with(value.shape):
+            if self._initial is not None:
+                self.assign(tf.cast(self._initial(), self.dtype))
+                return super()._read_variable_op(no_copy)
             raise CaptureError(
                 f"variable {self.name.partition(':')[0]}",
                 "read, and made inside tofu_tf.abstract() or an abstract trace: it has no value",

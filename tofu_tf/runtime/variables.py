@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tofu_tf import errors
+from tofu_tf.capture.abstract import check_value
 from tofu_tf.runtime import devices, gathering, private_api, shown
 from tofu_tf.tdl.regions import Region
 
@@ -185,6 +186,7 @@ def shard_variable(variable: Any, parts: Sequence[Part]) -> ShardedVariable:
             raise errors.PlanError(
                 f"variable {variable.name}", f"shape {variable.shape}", "a static shape"
             )
+        check_value(variable)
         state = ShardedVariable(variable, parts)
         shown.show(variable, state)
         return state
