@@ -89,7 +89,30 @@ def test_unequal_shards_train_point_to_point() -> None:
     model = oracle.check(
         lambda: mlp("sgd", 37), (X[:35], Y[:35]), 3, batch=7, lowering="collective"
     )
-    assert model.tofu.plan is not None
+    (step,) = model.tofu.steps
+    kinds = tofu_tf.describe(step).split("communication by kind\n")[1].splitlines()
+    changes = {line.split("  ")[0]: line.split() for line in kinds if line[:1].isalpha()}
+    # What is exactly a collective is not marked, and only that has its members in the graph.
+    assert [kind for kind in changes if kind.endswith("(p2p)")]
+    together = [k for k in changes if k.startswith(("all-", "reduce-")) and "(p2p)" not in k]
+    assert bool(together) == bool(collectives(step.placed.graph_def))
+
+
+def test_an_output_that_nobody_uses() -> None:
+    """Pruned in a tf.function around it, where a collective without all its members would hang."""
+    w = tf.Variable(R.normal(size=(64, 64)))
+    mine = tofu_tf.function(
+        lambda x: (tf.matmul(x, w), tf.matmul(tf.matmul(x, w), w), tf.reduce_sum(x)),
+        devices=4,
+        **COLLECTIVE,
+    )
+    x = R.normal(size=(64, 64))
+    assert collectives(mine.get_concrete_function(tf.TensorSpec(x.shape, x.dtype)).graph_def)
+    for used in range(3):
+        outer = tf.function(lambda x, used=used: mine(x)[used])
+        expected = (x @ w.numpy(), x @ w.numpy() @ w.numpy(), x.sum())[used]
+        np.testing.assert_allclose(outer(x), expected, rtol=1e-9, atol=1e-9)
+    tf.function(lambda x: [mine(x), tf.constant(1)][1])(x)  # none of them
 
 
 PROGRAM = """

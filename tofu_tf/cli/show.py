@@ -86,7 +86,9 @@ def _show_planned(path: str, values: Any) -> None:
         tables.show(
             "\n".join((*summary_lines(plan), *whole_lines(plan))),
             tables.devices_table(device_shares(result, counted)),
-            tables.kinds_table(moved_by_kind(graph, plan, found.describing, choosing)),
+            tables.kinds_table(
+                moved_by_kind(graph, plan, found.describing, choosing), choosing is not None
+            ),
             "\n".join(tables.counted_lines(counted)),
         )
 

@@ -29,6 +29,8 @@ class Planned(Protocol):
     def plan(self) -> Plan: ...
     @property
     def placed(self) -> Placed: ...
+    @property
+    def lowering(self) -> str: ...
 
 
 def describe(step: Planned, *, op: str | None = None, tensor: str | None = None) -> str:
@@ -46,7 +48,8 @@ def describe(step: Planned, *, op: str | None = None, tensor: str | None = None)
       PlanError: the step has no such op or tensor.
     """
     graph, placed = step.captured.graph, step.placed
-    choosing = Choosing(step.plan.machine.device_type) if placed.groups else None
+    together = step.lowering == "collective"
+    choosing = Choosing(step.plan.machine.device_type) if together else None
     if op is not None or tensor is not None:
         texts = [] if tensor is None else [tensor_picture(graph, step.plan, tensor)]
         if op is not None:
@@ -57,7 +60,7 @@ def describe(step: Planned, *, op: str | None = None, tensor: str | None = None)
     return tables.text_of(
         "\n".join((*summary_lines(step.plan), *whole_lines(step.plan))),
         tables.devices_table(device_shares(shown, counted)),
-        tables.kinds_table(moved_by_kind(graph, step.plan, choosing=choosing)),
+        tables.kinds_table(moved_by_kind(graph, step.plan, choosing=choosing), together),
         "\n".join(tables.counted_lines(counted)),
     )
 

@@ -82,14 +82,13 @@ def devices_table(shares: Shares) -> RenderableType:
     return Group(*parts)
 
 
-def kinds_table(moved: Sequence[Moved]) -> RenderableType:
-    """One row a kind of communication: how many changes of layout, and their bytes; where some go
-    by collectives, the rest is marked as point to point.
+def kinds_table(moved: Sequence[Moved], collectives: bool = False) -> RenderableType:
+    """One row a kind of communication: how many changes of layout, and their bytes; what goes point
+    to point is marked so where `collectives` were to be used.
     """
-    mixed = any(m.collective for m in moved)
     rows = [
         (
-            f"{m.kind}{' (p2p)' if mixed and not m.collective else ''}",
+            f"{m.kind}{' (p2p)' if collectives and not m.collective else ''}",
             str(m.changes),
             size_text(m.nbytes),
             str(m.nbytes),

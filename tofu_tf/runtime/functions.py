@@ -56,6 +56,11 @@ class Concrete:
         return self._step.placed
 
     @property
+    def lowering(self) -> str:
+        """How its data move: "p2p", or "collective" where that fits."""
+        return self._step.lowering
+
+    @property
     def graph_def(self) -> graph_pb2.GraphDef:
         """The partitioned graph: a device on every node."""
         return self._step.placed.graph_def

@@ -27,7 +27,10 @@ Made = TypeVar("Made")
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One kind of step for one signature. `parts`: where each variable must lie when it runs."""
+    """One kind of step for one signature. `parts`: where each variable must lie when it runs.
+
+    `lowering`: how its data move; with "collective" whatever is exactly one goes by collectives.
+    """
 
     kind: str
     captured: Captured
@@ -35,6 +38,7 @@ class Step:
     placed: Placed
     function: PlacedFunction
     parts: Mapping[str, tuple[variables.Part, ...]]
+    lowering: str = "p2p"
 
     def bind(self) -> list[Any]:
         """The handles that the function is called with; moves variables that lie otherwise."""
@@ -162,7 +166,7 @@ class Steps:
         placed = pipeline.apply_plan(captured.graph, plan, lowering)
         if lowering == "collective":
             plan = pipeline.with_bytes(captured.graph, plan, lowering)
-        return make_step(kind, captured, plan, placed), names
+        return make_step(kind, captured, plan, placed, lowering), names
 
     def _planned(
         self, captured: Captured, pinned: Mapping[str, Layout], settles: bool, awaited: bool
@@ -249,7 +253,9 @@ def _without_collectives(step: Step) -> Step:
     return make_step(step.kind, step.captured, plan, pipeline.apply_plan(graph, plan))
 
 
-def make_step(kind: str, captured: Captured, plan: Plan, placed: Placed) -> Step:
+def make_step(
+    kind: str, captured: Captured, plan: Plan, placed: Placed, lowering: str = "p2p"
+) -> Step:
     """A registered step whose shards are grouped by variable, so that handles line up."""
     places = {node.name: node.device for node in placed.graph_def.node}
     parts: dict[str, tuple[variables.Part, ...]] = {}
@@ -261,7 +267,7 @@ def make_step(kind: str, captured: Captured, plan: Plan, placed: Placed) -> Step
     placed = dataclasses.replace(placed, shards=tuple(grouped))
     specs = [captured.graph.spec(ref) for ref in captured.graph.outputs]
     function = PlacedFunction(placed, specs, captured.library.function)
-    return Step(kind, captured, plan, placed, function, parts)
+    return Step(kind, captured, plan, placed, function, parts, lowering)
 
 
 def origin_of(plan: Plan, layout: Layout) -> tuple[Any, ...]:
