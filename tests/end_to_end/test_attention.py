@@ -115,7 +115,8 @@ def test_attention(name, k):
     oracle.check(make, (X, Y), k, batch=ROWS, tolerance=oracle.FLOAT64)
 
 
-@pytest.mark.parametrize("k", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [3, 4])
 def test_padding_is_masked(k):
     make = oracle.in_float64(padded)
     oracle.check(make, (PADDED, Y), k, batch=ROWS, tolerance=oracle.FLOAT64)

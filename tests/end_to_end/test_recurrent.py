@@ -99,9 +99,8 @@ def test_cells_and_stacks(name, k):
 MASKED = ["lstm", "lstm of each step", "gru, reset after", "bidirectional", "stacked"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "lstm" else pytest.mark.slow) for n in MASKED]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MASKED)
 def test_masks_stop_a_row_where_it_ends(name):
     check(name, 3, masked=True)
 
