@@ -9,7 +9,7 @@ import tf_keras as keras
 
 import tofu_tf
 from tests.end_to_end import oracle, programs
-from tofu_tf.plan.machine import machine_of
+from tofu_tf.plan.machine import imagined, machine_of
 from tofu_tf.runtime import devices
 from tofu_tf.runtime.steps import Steps
 
@@ -201,6 +201,40 @@ def test_a_member_that_does_not_come(tmp_path) -> None:
 def test_auto_is_point_to_point_on_cpus() -> None:
     machine = machine_of(devices.find_devices(2, "CPU"), None)
     assert Steps(machine, lowering="auto")._lowering == "p2p"
+
+
+def test_gpus_that_share_a_chip_are_refused(monkeypatch) -> None:
+    machine = imagined(2, "GPU")
+    monkeypatch.setattr(devices, "are_distinct_gpus", lambda names: False)
+    with pytest.raises(tofu_tf.TofuError, match="on one physical GPU"):
+        Steps(machine, lowering="collective")
+    assert Steps(machine, lowering="auto")._lowering == "p2p"
+    monkeypatch.setattr(devices, "are_distinct_gpus", lambda names: True)
+    assert {Steps(machine, lowering=way)._lowering for way in ("auto", "collective")} == {
+        "collective"
+    }
+
+
+def cnn() -> keras.Model:
+    model = keras.Sequential(
+        [
+            keras.layers.Conv2D(8, 3, padding="same", activation="relu", input_shape=(8, 8, 4)),
+            keras.layers.BatchNormalization(),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(12),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], steps_per_execution=2)
+    return model
+
+
+def test_a_convolutional_net_in_steps_of_two() -> None:
+    data = R.normal(size=(32, 8, 8, 4)).astype("float32"), R.integers(0, 12, 32)
+    options = {"batch": 8, "validation_split": 0.25, "lowering": "collective"}
+    model = oracle.check(cnn, data, 4, **options)
+    assert all(collectives(step.placed.graph_def) for step in model.tofu.steps)
 
 
 def test_an_unknown_lowering() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tofu_tf import pipeline
+from tofu_tf import errors, pipeline
 from tofu_tf.capture import drawing
 from tofu_tf.capture.captured import Captured, flatten_inputs, pack_outputs
 from tofu_tf.plan.constraints import check_names
@@ -92,8 +92,16 @@ class Steps:
         self._streams: dict[Hashable, drawing.Streams] = {}
         self._seeding = private_api.seeding()
         self._constraints = dict(constraints or {})
+        apart = devices.are_distinct_gpus(machine.devices)
         if lowering == "auto":
-            lowering = "collective" if devices.are_distinct_gpus(machine.devices) else "p2p"
+            lowering = "collective" if apart else "p2p"
+        elif lowering == "collective" and machine.device_type == "GPU" and not apart:
+            raise errors.DeviceError(
+                'lowering="collective"',
+                f"several of {', '.join(machine.devices)} are on one physical GPU",
+                "distinct physical GPUs, as NCCL joins no others",
+                'use lowering="p2p"',
+            )
         self._objective, self._algorithm, self._lowering = objective, algorithm, lowering
         self._layouts: dict[str, Layout] = {}  # by identity of the variable
         self._settled: set[str] = set()
