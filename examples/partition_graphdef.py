@@ -12,7 +12,6 @@ than the plan predicts; 2 when the graph cannot be partitioned.
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +22,7 @@ from sklearn import datasets
 from tensorflow.core.framework import graph_pb2
 
 import tofu_tf
-from tofu_tf.graph import files
+from tofu_tf.graph import files, persistence
 from tofu_tf.plan.layouts import layout_regions
 from tofu_tf.plan.plans import Plan
 from tofu_tf.report import counting, tables
@@ -145,9 +144,8 @@ def fill_variables(
 
 def count_moved(placed: graph_pb2.GraphDef) -> counting.Communication:
     """The bytes between devices; what brings feeds in and results out is counted apart."""
-    feeds = [n.name for n in placed.node if n.op == "Placeholder" or n.name.endswith("/feed")]
-    results = [n.name for n in placed.node if re.search(r"/result\d", n.name)]
-    return counting.count_communication(placed, feeds, results)
+    step = persistence.step_of(placed)
+    return counting.count_communication(step, *counting.edge_nodes(step))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -174,7 +172,8 @@ def show() -> int:
     moved = count_moved(placed)
     print(f"\n{len(program.graph_def.node)} nodes became {len(placed.node)}\n")
     tables.show(
-        tables.devices_table(device_shares(placed, moved)), "\n".join(tables.counted_lines(moved))
+        tables.devices_table(device_shares(persistence.step_of(placed), moved)),
+        "\n".join(tables.counted_lines(moved)),
     )
     if _OUTPUT.value:
         files.write_graph_def(placed, _OUTPUT.value)

@@ -27,7 +27,7 @@ def frozen(path: Path) -> dict[str, np.ndarray]:
 
 
 def cnn(path: Path) -> list[dict[str, np.ndarray]]:
-    """A training step of a convolutional net with momentum, as a v1 MetaGraphDef with what
+    """A training step of a convolutional net with dropout, as a v1 MetaGraphDef with what
     initialises it and its Saver; what three steps are fed with.
     """
     r = np.random.RandomState(1)
@@ -41,7 +41,8 @@ def cnn(path: Path) -> list[dict[str, np.ndarray]]:
             w = v1.get_variable(f"conv{n}", shape, initializer=start)
             b = v1.get_variable(f"bias{n}", [channels], initializer=v1.zeros_initializer())
             h = tf.nn.relu(tf.nn.conv2d(h, w, stride, "SAME") + b)
-        h = tf.reshape(tf.nn.max_pool2d(h, 3, 2, "SAME"), [-1, 4 * 3 * 24])
+        h = tf.nn.dropout(tf.nn.max_pool2d(h, 3, 2, "SAME"), 0.25, seed=5)
+        h = tf.reshape(h, [-1, 4 * 3 * 24])
         start = v1.glorot_uniform_initializer(seed=7)
         logits = h @ v1.get_variable("dense", [4 * 3 * 24, 10], initializer=start)
         each = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
