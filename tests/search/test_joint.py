@@ -48,7 +48,7 @@ def all_tables(problem: Problem) -> Tables:
     cuts = len(problem.factors)
     choices = [layouts_of(problem, g.id) for g in problem.coarse.groups]
     patterns = [None] * len(problem.coarse.operators)
-    return sharing.tables(choices, patterns, cuts, sharing.folds[0])
+    return sharing.tables(choices, patterns, cuts, sharing.folds(0))
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 6, 8, 12])
@@ -138,7 +138,7 @@ def test_an_outcome_costs_what_its_layouts_and_ways_cost() -> None:
         [(layout,) for layout in settled.layouts],
         [axes or None for (_, axes), _ in settled.ways],
         3,
-        sharing.folds[0],
+        sharing.folds(0),
     )
     assert minimise(again.graph).cost == settled.bytes == solution.cost
 

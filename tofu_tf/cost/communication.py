@@ -103,8 +103,10 @@ class Matrices:
         rows = np.concatenate([self.base[:, None], *self.parts], axis=1)
         if apart is None:
             apart = np.zeros((len(rows), 0), np.int64)
-        _, first = np.unique(np.concatenate([rows, apart], axis=1), axis=0, return_index=True)
-        keep = np.sort(first)
+        found: dict[bytes, int] = {}
+        for n, row in enumerate(np.concatenate([rows, apart], axis=1)):
+            found.setdefault(row.tobytes(), n)
+        keep = np.array(list(found.values()), np.int64)
         if len(keep) <= 512:
             r, a = rows[keep], apart[keep]
             below = np.all(r[None, :, :] <= r[:, None, :], axis=2)  # [a, b]: b is nowhere above a

@@ -27,10 +27,11 @@ def needs_of(stack: Stack) -> Need:
     n = len(stack.lo)
     bounds = np.concatenate([stack.lo, stack.hi], axis=2) * stack.present[:, :, None]
     rows = np.concatenate([bounds.reshape(n, -1), stack.present.astype(np.int64)], axis=1)
-    _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    place = np.empty(len(first), np.int64)
-    place[np.argsort(first)] = np.arange(len(first))
-    return Need(place[index.ravel()], stack.only(np.sort(first)))
+    known: dict[bytes, int] = {}  # by value, in order; np.unique would sort all rows
+    index = np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], np.int64)
+    first = np.zeros(len(known), np.int64)
+    first[index[::-1]] = np.arange(n)[::-1]
+    return Need(index, stack.only(first))
 
 
 def distinct(stacks: Sequence[Stack]) -> tuple[Stack, list[IntArray]]:

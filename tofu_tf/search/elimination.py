@@ -9,6 +9,7 @@ tried choice by choice (conditioning), which stays exact.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -107,20 +108,28 @@ def _solve(
 
 def contraction_path(scopes: Sequence[Scope], sizes: Sequence[int]) -> list[tuple[int, ...]]:
     """Pairs of positions to join, as `opt_einsum` orders a contraction of these scopes."""
+    size_of = {v: sizes[v] for scope in scopes for v in scope}
+    return list(_path(tuple(scopes), tuple(size_of.items())))
+
+
+@functools.lru_cache(maxsize=64)  # asked for what an elimination takes, and then for it
+def _path(
+    scopes: tuple[Scope, ...], size_of: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, ...], ...]:
     # whole numbers, not names: their hashes, and so the order, are the same in every process
     names = [frozenset(scope) for scope in scopes]
-    size_of = {v: sizes[v] for scope in scopes for v in scope}
-    return [tuple(p) for p in paths.greedy(names, frozenset(), size_of)]
+    return tuple(tuple(p) for p in paths.greedy(names, frozenset(), dict(size_of)))
 
 
-def demand(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[int, int]:
-    """Entries of the largest table that elimination would make for these scopes, and of all."""
-    # scopes of one shape are one table
-    distinct = [s for s in dict.fromkeys(tuple(sorted(s)) for s in scopes) if s]
-    if not distinct:
-        return 0, 0
-    _, joins = _simulate(distinct, contraction_path(distinct, sizes), sizes)
-    return max(n for n, _ in joins), sum(n for n, _ in joins)
+def demand(graph: FactorGraph) -> tuple[int, int]:
+    """Entries of the largest table that elimination would make, and of all of them."""
+    largest, total = 0, 0
+    for _, scopes in graph.components():
+        if scopes:
+            _, joins = _simulate(scopes, contraction_path(scopes, graph.sizes), graph.sizes)
+            largest = max(largest, *(n for n, _ in joins))
+            total += sum(n for n, _ in joins)
+    return largest, total
 
 
 @dataclasses.dataclass(frozen=True)

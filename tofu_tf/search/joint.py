@@ -49,7 +49,7 @@ def joint(problem: Problem, limits: Limits | None = None) -> Outcome:
         d is not None and candidates.count_ways(d, cuts) > candidates.MOST_WAYS for d in described
     ):
         return outcome_of(problem, best)
-    tables = sharing.tables(choices, [None] * len(described), cuts, sharing.folds[0], lower=True)
+    tables = sharing.tables(choices, [None] * len(described), cuts, sharing.folds(0), lower=True)
     found = narrow(tables.graph, best.bytes, limits)
     if found.chosen is not None:
         better = tables.settled(found.chosen, found.cost)
@@ -82,7 +82,7 @@ def _descend(sharing: Sharing, start: Settled, free: int, limits: Limits) -> Set
         if free == 1:
             found = solve(sharing, choices, patterns, cuts)
         else:
-            tables = sharing.tables(choices, patterns, cuts, sharing.folds[sharing.level])
+            tables = sharing.tables(choices, patterns, cuts, sharing.folds(sharing.level))
             narrowed = narrow(tables.graph, best.bytes, limits)
             found = best
             if narrowed.chosen is not None:

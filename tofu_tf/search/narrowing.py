@@ -45,7 +45,7 @@ class Narrowed:
 
 def fits(graph: FactorGraph, limits: Limits) -> bool:
     """Whether elimination of the whole graph stays within the limits."""
-    largest, total = demand(list(graph.tables), graph.sizes)
+    largest, total = demand(graph)
     return largest <= limits.largest and total <= limits.total
 
 

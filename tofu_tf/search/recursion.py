@@ -14,7 +14,7 @@ from tofu_tf.cost.communication import Choices
 from tofu_tf.plan.layouts import Layout
 from tofu_tf.search.elimination import MOST_ENTRIES, demand, minimise
 from tofu_tf.search.problem import Outcome, Problem, extended, uncut_reasons, way_inside
-from tofu_tf.search.sharing import Settled, Sharing
+from tofu_tf.search.sharing import LEVELS, Settled, Sharing
 
 # Entries of all tables of one elimination; a graph that takes more is folded (see `solve`).
 MOST_TOTAL = 1 << 27
@@ -59,11 +59,11 @@ def solve(
       PlanError: see `minimise`.
     """
     while True:
-        tables = sharing.tables(choices, patterns, cuts, sharing.folds[sharing.level])
-        largest, total = demand(list(tables.graph.tables), tables.graph.sizes)
+        tables = sharing.tables(choices, patterns, cuts, sharing.folds(sharing.level))
+        largest, total = demand(tables.graph)
         if largest <= MOST_ENTRIES and total <= MOST_TOTAL:
             break
-        if sharing.level + 1 == len(sharing.folds):
+        if sharing.level == LEVELS:
             break
         sharing.level += 1  # as entangled for the next cut
     solution = minimise(tables.graph)

@@ -9,7 +9,6 @@ distinct needs where there are more (a variable for the set, which must hold eac
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -37,8 +36,8 @@ MOST_NEEDS = 8
 # Among more workers readers pay apart: pairs of workers are looked at.
 MOST_WORKERS = 64
 
-# How far apart operators are still compared before groups are taken to be alike, least alike first.
-ROUNDS = (3, 2, 1, 0)
+# Groups are compared up to LEVELS - 1 operators away, then ever less far.
+LEVELS = 4
 
 Reader = tuple[Matrices, int]
 
@@ -119,6 +118,7 @@ class Sharing:
             for o, i in reading.readers:
                 self.slots[o] = tuple(dict.fromkeys((*self.slots.get(o, ()), i)))
         self.level = 0  # of `folds`: what is known to be too entangled below it
+        self._folds: dict[int, Folds] = {}
         self._alive: dict[int, object] = {}
         self._needs: dict[tuple[int, int], Need] = {}
         self._dense: dict[int, IntArray] = {}
@@ -126,11 +126,14 @@ class Sharing:
         self._tables: dict[tuple[object, ...], IntArray] = {}
         self._sets: dict[tuple[object, ...], tuple[IntArray, list[IntArray]] | None] = {}
 
-    @functools.cached_property
-    def folds(self) -> tuple[Folds, ...]:
-        """Nothing alike, then more and more."""
-        coarse = self.problem.coarse
-        return (unfolded(coarse), *(folds_of(coarse, self.weights, n) for n in ROUNDS))
+    def folds(self, level: int) -> Folds:
+        """Nothing alike at level 0, then more and more up to `LEVELS`."""
+        if level not in self._folds:
+            coarse = self.problem.coarse
+            self._folds[level] = (
+                folds_of(coarse, self.weights, LEVELS - level) if level else unfolded(coarse)
+            )
+        return self._folds[level]
 
     def tables(
         self,
