@@ -1,4 +1,4 @@
-"""Matrices given by the places of their elements: products; counts of numbers."""
+"""What is sparse: products of matrices of few elements, counts of numbers, diagonals."""
 
 from __future__ import annotations
 
@@ -87,3 +87,15 @@ def bincount(numbers: Operand, bins: np.ndarray, weights: Operand, *, binary_out
         return reducer(lambda n: counted(n))
 
     return (lambda v: element(v)) if numbers.rank == 1 else (lambda b, v: element(v, b))
+
+
+@op(
+    "DiagPart",
+    flops=lambda inputs, outputs, attributes: 0,
+    samples=(
+        Sample((((5, 5), "float64"),), {"": ("i0",)}),
+        Sample((((2, 3, 2, 3), "float32"),), {"": ("i0", "i1")}),
+    ),
+)
+def diagonal(x: Operand) -> Any:
+    return lambda *i: x[(*i, *i)]
