@@ -87,6 +87,7 @@ def branch(w: Weights) -> Callable[..., Any]:
         loss, _ = _trained(w, lambda h: h, x)
 
         def halved() -> Any:
+            tf.print(loss, output_stream="file:///dev/null")  # what keeps it a conditional
             w.second.assign(w.second * 0.5)
             return tf.constant(1)
 
