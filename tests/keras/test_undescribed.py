@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,13 +91,25 @@ def embedded() -> keras.Model:
     return model
 
 
-def scaled() -> keras.Model:
-    """A conditional holds the whole update."""
+class Choosing(keras.layers.Layer):
+    """A conditional that prints in one branch stays one; its gradient is one too."""
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight("kernel", (shape[-1], 24))
+
+    def call(self, x: Any) -> Any:
+        def then() -> Any:
+            tf.print(tf.reduce_sum(x), output_stream="file:///dev/null")
+            return tf.tanh(x @ self.kernel)
+
+        return tf.cond(tf.reduce_mean(x) > 0.5, then, lambda: x @ self.kernel)
+
+
+def choosing() -> keras.Model:
     model = keras.Sequential(
-        [keras.layers.Input((6, 5)), keras.layers.Flatten(), keras.layers.Dense(24)]
+        [keras.layers.Input((6, 5)), keras.layers.Flatten(), Choosing(), keras.layers.Dense(24)]
     )
-    inner = keras.optimizers.SGD(0.1)
-    model.compile(keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0), "mse")
+    model.compile(keras.optimizers.SGD(0.1), "mse")
     return model
 
 
@@ -105,7 +118,7 @@ MODELS = {
     "masked": (masked, X),
     "printing": (printing, X),
     "embedded": (embedded, IDS),
-    "scaled": (scaled, X),
+    "choosing": (choosing, X),
 }
 
 
@@ -138,11 +151,16 @@ def test_with_collectives() -> None:
     assert model.tofu.plan.whole
 
 
-@pytest.mark.parametrize("name", ["loop", "printing"])
+@pytest.mark.parametrize("name", ["loop", "printing", "choosing"])
 def test_refused_when_asked(name: str) -> None:
     make, x = MODELS[name]
     with pytest.raises(errors.TofuError, match="undescribed='whole'"):
         oracle.train(oracle.distributed(make, K), (x, Y), 8)
+
+
+def test_a_conditional_says_why_it_is_whole() -> None:
+    with pytest.raises(errors.UndescribedError, match=r"If .*: a branch has a side effect"):
+        oracle.train(oracle.distributed(choosing, K), (X, Y), 8)
 
 
 def test_a_size_that_depends_on_data_names_the_remedy() -> None:
