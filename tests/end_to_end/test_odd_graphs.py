@@ -216,7 +216,7 @@ def test_a_loop_in_the_step_runs_whole_and_is_reported():
 
 
 def test_a_condition_in_the_step():
-    model = check(lambda: around(flat, Choosing), 3, undescribed="whole")
+    model = check(lambda: around(flat, Choosing), 3)
     assert cut_kernels(model) == {"before/kernel", "head/kernel"}
 
 

@@ -64,17 +64,6 @@ LEGACY: dict[str, Optimizer] = {
     "clipnorm": lambda: O.legacy.SGD(0.1, clipnorm=0.01),
     "global_clipnorm": lambda: O.legacy.SGD(0.1, global_clipnorm=0.01),
 }
-# These hold an If, which runs whole as long as conditionals are not lowered.
-CONDITIONAL = dict.fromkeys(
-    [
-        "nadam",
-        "average that overwrites",
-        "cosine with warm-up",
-        "cosine restarts",
-        "piecewise",
-    ],
-    "whole",
-)
 SCHEDULES: dict[str, Callable[[], Any]] = {
     "exponential": lambda: S.ExponentialDecay(0.1, 2, 0.5),
     "exponential staircase": lambda: S.ExponentialDecay(0.1, 2, 0.5, staircase=True),
@@ -109,12 +98,11 @@ def cnn(optimizer: Optimizer) -> keras.Model:
 
 
 def check(make: Callable[[], keras.Model], x: Any = X, y: Any = Y, **options: Any) -> keras.Model:
-    """Three steps over three devices; slots lie as their weights do where nothing runs whole."""
+    """Three steps over three devices; slots lie as their weights do."""
     options = {"batch": ROWS, "tolerance": oracle.FLOAT64, **options}
     model = oracle.check(oracle.in_float64(make), (x, y), K, **options)
-    if not any(step.plan.whole for step in oracle.steps(model)):
-        for weight, slot in slots(model):
-            assert regions(slot) == regions(weight), slot.name
+    for weight, slot in slots(model):
+        assert regions(slot) == regions(weight), slot.name
     return model
 
 
@@ -139,7 +127,7 @@ def rows(table: dict[str, Any], *quick: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", rows(MODERN, "adafactor"))
 def test_optimizers(name):
-    model = check(lambda: mlp(MODERN[name]), undescribed=CONDITIONAL.get(name, "refuse"))
+    model = check(lambda: mlp(MODERN[name]))
     assert list(slots(model))
 
 
@@ -152,20 +140,18 @@ def test_legacy_optimizers(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODERN)
 def test_optimizers_of_convolutions(name):
-    check(lambda: cnn(MODERN[name]), IMAGES, undescribed=CONDITIONAL.get(name, "refuse"))
+    check(lambda: cnn(MODERN[name]), IMAGES)
 
 
 @pytest.mark.parametrize("name", rows(SCHEDULES))
 def test_schedules(name):
-    undescribed = CONDITIONAL.get(name, "refuse")
-    check(lambda: mlp(lambda: O.SGD(SCHEDULES[name]())), undescribed=undescribed)
+    check(lambda: mlp(lambda: O.SGD(SCHEDULES[name]())))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cosine", "piecewise"])
 def test_schedules_of_legacy_optimizers(name):
-    undescribed = CONDITIONAL.get(name, "refuse")
-    check(lambda: mlp(lambda: O.legacy.Adam(SCHEDULES[name]())), undescribed=undescribed)
+    check(lambda: mlp(lambda: O.legacy.Adam(SCHEDULES[name]())))
 
 
 def tall(optimizer: Optimizer) -> keras.Model:
