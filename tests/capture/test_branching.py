@@ -144,6 +144,7 @@ def guarded_rows(held: Held, x: Any, p: Any) -> Any:
         labels = tf.stack([index, index])
         found = tf.gather(held.table, labels) + tf.gather_nd(held.table, labels[:, None])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels - 2, x)
+        found += x[index - 2][:2] + tf.slice(x, [0, index - 2], [2, 2])
         return found + entropy[:, None] + x[:, :2] / tf.cast(12 // (4 - index), tf.float32)
 
     def otherwise() -> Any:
@@ -248,6 +249,14 @@ def calls_inside(held: Held, x: Any, p: Any) -> Any:
     return tf.cond(p > 0, lambda: inner(inner(x)), lambda: inner(x) * 2)
 
 
+def conditional_in_a_call(held: Held, x: Any, p: Any) -> Any:
+    @tf.function
+    def inner(z: Any) -> Any:
+        return tf.cond(p > 1, lambda: held.v.assign_add(z), lambda: z * 2)
+
+    return tf.cond(p > 0, lambda: inner(inner(x)), lambda: inner(x) + 1)
+
+
 def own_generator(held: Held, x: Any, p: Any) -> Any:
     def then() -> Any:
         return held.generator.uniform([2, 3])
@@ -275,7 +284,7 @@ STRAIGHT: dict[str, Function] = {
         *(reads_around, not_numbers, rows, guarded_rows, fused_update, gradient),
         *(gradient_of_nested, gradient_of_switch, asserting, asserting_inside),
         *(numbers_as_predicates, constant_predicate, calls_inside, own_generator),
-        *(one_of_two_tensors, sizes),
+        *(conditional_in_a_call, one_of_two_tensors, sizes),
     )
 }
 DYNAMIC = ("sizes",)

@@ -22,24 +22,23 @@ class Body:
     """What a function does.
 
     `nodes`: sources first, arguments left out. `arguments`: the names that stand for them.
-    `outputs`: tensors as ``node:1``.
+    `outputs`: tensors as ``node:1``. `functions`: those that the nodes may name.
     """
 
     nodes: tuple[NodeDef, ...]
     arguments: tuple[str, ...]
     outputs: tuple[str, ...]
+    functions: Functions
 
 
 def body_of(function: function_pb2.FunctionDef, around: graph_pb2.GraphDef) -> Body:
-    """The body of `function`; conditionals and loops stay, and name functions of the library of
-    `around`, as it does.
-    """
+    """The body of `function`, one of the library of `around`; conditionals and loops stay."""
     functions = {f.signature.name: f for f in around.library.function}
     signature = function.signature
     names = {arg.name: f"{arg.name}:0" for arg in signature.input_arg}
     for node in function.node_def:
         names |= _tensors(node, functions)
-    graph_def = graph_pb2.GraphDef(versions=around.versions, library=around.library)
+    graph_def = graph_pb2.GraphDef(versions=around.versions)
     for arg in signature.input_arg:
         made = graph_def.node.add(name=arg.name, op="Placeholder")
         made.attr["dtype"].type = arg.type
@@ -51,10 +50,12 @@ def body_of(function: function_pb2.FunctionDef, around: graph_pb2.GraphDef) -> B
             copied.input[i] = text if text.startswith("^") else _known(text, names, node.name)
     outputs = [_known(function.ret[o.name], names, signature.name) for o in signature.output_arg]
     if any(node.op in CALLS or node.op in functions for node in function.node_def):
+        graph_def.library.CopyFrom(around.library)
         graph_def, outputs = _inlined(graph_def, function, outputs)
+        functions |= {f.signature.name: f for f in graph_def.library.function}
     arguments = tuple(arg.name for arg in signature.input_arg)
     nodes = [node for node in sources_first(graph_def.node) if node.name not in arguments]
-    return Body(tuple(nodes), arguments, tuple(outputs))
+    return Body(tuple(nodes), arguments, tuple(outputs), functions)
 
 
 def _inlined(

@@ -126,6 +126,7 @@ class _Straight:
     def body(self, name: str) -> Body:
         if name not in self._bodies:
             self._bodies[name] = body_of(self.functions[name], self.old)
+            self.functions = {**self._bodies[name].functions, **self.functions}
         return self._bodies[name]
 
     def may_become_constant(self, choice: str) -> bool:
