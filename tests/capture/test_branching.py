@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -464,9 +465,21 @@ def test_a_predicate_that_folding_finds_leaves_one_branch() -> None:
     assert not ops & {"PrintV2", "StringFormat", "NotEqual", "Equal"}
 
 
+@contextlib.contextmanager
+def control_flow_v2() -> Iterator[None]:
+    """Graphs made inside hold If, not Switch and Merge."""
+    before = tf.compat.v1.control_flow_v2_enabled()
+    tf.compat.v1.enable_control_flow_v2()
+    try:
+        yield
+    finally:
+        if not before:
+            tf.compat.v1.disable_control_flow_v2()
+
+
 def test_conditionals_of_a_graph_def() -> None:
     """Handles of variables that the graph itself makes; what is fetched keeps its name."""
-    with tf.Graph().as_default() as graph:
+    with control_flow_v2(), tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, (None, 3), "x")
         p = tf.compat.v1.placeholder(tf.bool, (), "p")
         v = tf.compat.v1.get_variable("v", (3,), use_resource=True)
@@ -475,11 +488,7 @@ def test_conditionals_of_a_graph_def() -> None:
             with tf.control_dependencies([v.assign_add([1.0, 2.0, 3.0])]):
                 return tf.reduce_sum(x, 0) + v.read_value()
 
-        tf.compat.v1.enable_control_flow_v2()
-        try:
-            tf.cond(p, then, lambda: v * 2, name="choice")
-        finally:
-            tf.compat.v1.disable_control_flow_v2()
+        tf.cond(p, then, lambda: v * 2, name="choice")
     captured = capture_graph_def(graph.as_graph_def(), ["choice:0"], batch=2)
     assert not {n.op for n in captured.graph} & CONDITIONALS
     running = Running(captured.graph, captured.library)
@@ -492,3 +501,13 @@ def test_conditionals_of_a_graph_def() -> None:
         found, state = running.step([fed[name] for name in captured.graph.inputs], before)
         np.testing.assert_allclose(found[0], given)
         np.testing.assert_allclose(state["v"], after)
+
+
+def test_random_ops_of_a_graph_def_keep_a_conditional_whole() -> None:
+    """Nobody holds a state for them: the op's kernel does, and it must not draw in vain."""
+    with control_flow_v2(), tf.Graph().as_default() as graph:
+        p = tf.compat.v1.placeholder(tf.bool, (), "p")
+        tf.cond(p, lambda: tf.random.uniform([2]), lambda: tf.zeros([2]), name="choice")
+    captured = capture_graph_def(graph.as_graph_def(), ["choice:0"])
+    (left,) = (n for n in captured.graph if n.op in CONDITIONALS)
+    assert "generator of its own" in attribute(left, WHY_WHOLE)
