@@ -88,7 +88,7 @@ def data(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n == "MobileNet" else pytest.mark.slow) for n in SIDES],
+    [pytest.param(n, marks=[] if n == "VGG16" else pytest.mark.slow) for n in SIDES],
 )
 def test_one_step(name: str) -> None:
     if name in HUGE:
