@@ -6,7 +6,7 @@ import dataclasses
 import graphlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from tensorflow.core.framework import function_pb2, graph_pb2, op_def_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2, op_def_pb2, versions_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from tofu_tf.capture.inlining import CALLS, inline
@@ -31,14 +31,15 @@ class Body:
     functions: Functions
 
 
-def body_of(function: function_pb2.FunctionDef, around: graph_pb2.GraphDef) -> Body:
-    """The body of `function`, one of the library of `around`; conditionals and loops stay."""
-    functions = {f.signature.name: f for f in around.library.function}
+def body_of(
+    function: function_pb2.FunctionDef, functions: Functions, versions: versions_pb2.VersionDef
+) -> Body:
+    """The body of `function`, which may name some of `functions`; conditionals and loops stay."""
     signature = function.signature
     names = {arg.name: f"{arg.name}:0" for arg in signature.input_arg}
     for node in function.node_def:
         names |= _tensors(node, functions)
-    graph_def = graph_pb2.GraphDef(versions=around.versions)
+    graph_def = graph_pb2.GraphDef(versions=versions)
     for arg in signature.input_arg:
         made = graph_def.node.add(name=arg.name, op="Placeholder")
         made.attr["dtype"].type = arg.type
@@ -50,9 +51,9 @@ def body_of(function: function_pb2.FunctionDef, around: graph_pb2.GraphDef) -> B
             copied.input[i] = text if text.startswith("^") else _known(text, names, node.name)
     outputs = [_known(function.ret[o.name], names, signature.name) for o in signature.output_arg]
     if any(node.op in CALLS or node.op in functions for node in function.node_def):
-        graph_def.library.CopyFrom(around.library)
+        graph_def.library.function.extend(functions.values())
         graph_def, outputs = _inlined(graph_def, function, outputs)
-        functions |= {f.signature.name: f for f in graph_def.library.function}
+        functions = {f.signature.name: f for f in graph_def.library.function}
     arguments = tuple(arg.name for arg in signature.input_arg)
     nodes = [node for node in sources_first(graph_def.node) if node.name not in arguments]
     return Body(tuple(nodes), arguments, tuple(outputs), functions)

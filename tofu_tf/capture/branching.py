@@ -125,8 +125,9 @@ class _Straight:
 
     def body(self, name: str) -> Body:
         if name not in self._bodies:
-            self._bodies[name] = body_of(self.functions[name], self.old)
-            self.functions = {**self._bodies[name].functions, **self.functions}
+            found = body_of(self.functions[name], self.functions, self.old.versions)
+            self._bodies[name] = found
+            self.functions |= found.functions
         return self._bodies[name]
 
     def may_become_constant(self, choice: str) -> bool:
