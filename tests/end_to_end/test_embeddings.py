@@ -183,7 +183,12 @@ def first_dimensions(step: Any) -> dict[str, int]:
     return found
 
 
-CASES = [("momentum", "rows"), ("momentum", "columns"), ("adam", "rows"), ("adam", "columns")]
+CASES = [
+    ("momentum", "rows"),
+    ("adam", "columns"),
+    pytest.param("momentum", "columns", marks=pytest.mark.slow),
+    pytest.param("adam", "rows", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("name, how", CASES)
@@ -201,7 +206,7 @@ def test_a_tied_embedding(name: str, how: str) -> None:
     assert len({part.region for part in parts}) == 4
 
 
-@pytest.mark.parametrize("name", ["adam", "legacy nadam"])
+@pytest.mark.parametrize("name", ["adam", pytest.param("legacy nadam", marks=pytest.mark.slow)])
 def test_by_rows_no_device_has_all_rows(name: str) -> None:
     """Slots that are only scattered into have layouts of their own, so they are asked for too."""
     make = classifier(OPTIMIZERS[name])
@@ -211,7 +216,9 @@ def test_by_rows_no_device_has_all_rows(name: str) -> None:
     assert max(first_dimensions(step).values()) == -(-VOCABULARY // 4)
 
 
-@pytest.mark.parametrize("name", ["adagrad", "legacy momentum"])
+@pytest.mark.parametrize(
+    "name", ["adagrad", pytest.param("legacy momentum", marks=pytest.mark.slow)]
+)
 def test_by_columns_all_rows_are_in_shards_only(name: str) -> None:
     """No gradient of the whole table is made where the optimizer asks for none."""
     make = classifier(OPTIMIZERS[name])
@@ -294,7 +301,7 @@ def towers() -> keras.Model:
 
 
 @pytest.mark.parametrize("make, k, how", [
-    (masked, 2, "rows"), (summed, 3, "rows"), (shared, 3, "columns"), (towers, 4, "rows"),
+    pytest.param(masked, 2, "rows", marks=pytest.mark.slow), (summed, 3, "rows"), (shared, 3, "columns"), (towers, 4, "rows"),
     pytest.param(towers, 2, "free", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_models(make: oracle.Make, k: int, how: str) -> None:

@@ -50,7 +50,7 @@ def words(vocabulary: int = 17, width: int = 10, hidden: int = 13, classes: int 
     return model
 
 
-@pytest.mark.parametrize("k", WORKERS)
+@pytest.mark.parametrize("k", [2, 5, *(pytest.param(k, marks=pytest.mark.slow) for k in (3, 4, 8))])
 def test_17_words_in_10_dimensions(k):
     """cases.md 1."""
     assert_plan_is_explained(oracle.check(words, (IDS, Y), k, batch=6))
