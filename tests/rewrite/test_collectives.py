@@ -149,7 +149,7 @@ def test_unequal_shards_go_point_to_point(rows: int, some: bool) -> None:
 
 def test_keys_are_never_used_twice(case: Any) -> None:
     captured, *_ = case
-    plan = find_plan(captured.graph, imagined(4), small_bytes=8)
+    plan = find_plan(captured.graph, imagined(4), small_bytes=8, algorithm="data-parallel")
     keys = [set(apply_plan(captured.graph, plan, "collective").groups) for _ in range(3)]
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))
