@@ -317,3 +317,16 @@ def test_no_step() -> None:
         tofu_tf.plan_step(3, (tf.TensorSpec((4, 3)),), 2)
     with pytest.raises(ModelError, match="static"):
         tofu_tf.plan_step(unbuilt(), (tf.TensorSpec((None, 3)),), 2)
+
+
+def test_a_users_module_may_be_called_as_one_of_the_standard_library() -> None:
+    kind = type("Same", (Adversaries,), {"__module__": "test"})
+
+    def make() -> keras.Model:
+        model = kind()
+        model.compile()
+        return model
+
+    model = fresh(make)
+    capture_step(model, "train", specs(batch_of("mlp-adam")), abstract=True)
+    assert (model.traced, [len(o.variables) for o in model.optimizers.values()]) == (0, [1, 1])

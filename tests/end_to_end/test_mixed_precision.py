@@ -69,12 +69,12 @@ MODELS: dict[str, tuple[Callable[[], keras.Model], np.ndarray, int]] = {
 
 def under(policy: str, make: oracle.Make) -> oracle.Make:
     def made() -> keras.Model:
-        before = keras.mixed_precision.global_policy()
         keras.mixed_precision.set_global_policy(policy)
         try:
             return make()
         finally:
-            keras.mixed_precision.set_global_policy(before)
+            # not the one before: a policy that is set no longer follows Keras's floatx
+            keras.mixed_precision.set_global_policy(None)
 
     return made
 

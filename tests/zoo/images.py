@@ -204,6 +204,7 @@ def pools() -> Step:
                 tf.nn.max_pool2d(x, 3, 2, "SAME"),
                 tf.nn.avg_pool2d(x, 3, 2, "SAME"),
                 tf.nn.max_pool2d(x, (2, 3), 1, "VALID"),
+                tf.nn.max_pool_with_argmax(x, 3, 2, "SAME", include_batch_in_index=False)[0],
                 tf.nn.max_pool3d(volume, 2, 2, "SAME"),
                 tf.nn.avg_pool3d(volume, 3, 1, "VALID"),
             ]

@@ -200,9 +200,26 @@ def linear_algebra() -> Step:
     return Step(step, (_normal(15, 3, 4, 4), _normal(16, 3, 4, 5)), 1e-9)  # inverts
 
 
+def sparse_products() -> Step:
+    """A sparse matrix by a dense one; how often each number comes."""
+
+    def step(places: Any, values: Any, dense: Any, numbers: Any, weights: Any) -> Any:
+        matrix = {"a_indices": places, "a_values": values, "a_shape": [6, 5]}
+        return [
+            raw.SparseTensorDenseMatMul(**matrix, b=dense),
+            raw.DenseBincount(input=numbers, size=6, weights=weights),
+        ]
+
+    random = np.random.default_rng(24)
+    places = np.array([[0, 1], [2, 4], [2, 0], [4, 3], [5, 1]])
+    feeds = (_normal(25, 5), _normal(26, 5, 3), random.integers(0, 6, (4, 7)), _normal(27, 4, 7))
+    return Step(step, (places, *feeds))
+
+
 def diagonals() -> Step:
     def step(x: Any, d: Any) -> Any:
         return [
+            raw.DiagPart(input=2 * x[0]),
             raw.MatrixBandPart(input=x, num_lower=1, num_upper=2),
             raw.MatrixDiag(diagonal=d),
             raw.MatrixDiagV3(diagonal=d, k=0, num_rows=-1, num_cols=-1, padding_value=0.5),

@@ -42,6 +42,7 @@ FUNCTIONS: dict[str, Callable[[], Step]] = {
             tensors.reductions,
             tensors.products,
             tensors.linear_algebra,
+            tensors.sparse_products,
             tensors.diagonals,
             tensors.transforms,
             tensors.losses,

@@ -25,6 +25,7 @@ _CONTAINERS = (
     "tensorflow.python.util.object_identity",
     "tensorflow.python.eager.polymorphic_function.",
 )
+_BASES = ("tf_keras.", "tensorflow.python.module.")
 # What TensorFlow's proxy of a dictionary says of itself; such a proxy does not list its attributes.
 _OF_PROXIES = (
     "_self_unconditional_checkpoint_dependencies",
@@ -114,7 +115,10 @@ def _slot_parts(thing: Any, names: Sequence[str]) -> tuple[list[Any], list[Undo]
 
 def _has_ours(kind: type) -> bool:
     module = kind.__module__ or ""
-    return module.partition(".")[0] not in _FOREIGN or module.startswith(_CONTAINERS)
+    if module.partition(".")[0] not in _FOREIGN or module.startswith(_CONTAINERS):
+        return True
+    # a user's module may be called as one of the standard library
+    return any((base.__module__ or "").startswith(_BASES) for base in kind.__mro__)
 
 
 def _slots(kind: type) -> list[str]:

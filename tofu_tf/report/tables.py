@@ -157,8 +157,8 @@ def coverage_tables(covered: Coverage) -> list[RenderableType]:
     counts = [sum(r.nodes for r in rs) for rs in (described, others)]
     parts.append(
         Text(
-            f"{counts[0]} nodes of {len(described)} op types are described, {counts[1]} of "
-            f"{len({r.op for r in others})} are not\n"
+            f"{counts[0]} nodes of {len(described)} op types are described"
+            f"{f', {counts[1]} of {len({r.op for r in others})} are not' if others else ''}\n"
             f"that can be cut: {covered.flops_share:.2%} of {count_text(covered.flops)} FLOPs, "
             f"{covered.nbytes_share:.2%} of {size_text(covered.nbytes)} in tensors above "
             f"{size_text(LARGE_BYTES)}"
